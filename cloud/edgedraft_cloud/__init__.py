@@ -1,0 +1,1 @@
+"""The cloud verifier: one target shared by many devices of many tenants."""

@@ -1,0 +1,1 @@
+"""Engines: what runs the target, behind one small interface."""

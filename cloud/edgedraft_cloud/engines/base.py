@@ -1,0 +1,143 @@
+"""What an engine must offer: many sessions, each step one batch of blocks, whoever they belong to."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+SessionId = str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """Fixed facts about an engine and its target.
+
+    Attributes:
+        engine: `embedded`, `vllm`, ...
+        model: The target's name.
+        model_fingerprint: Hex sha256 of weights and format.
+        tokenizer_fingerprint: Hex sha256 of the tokenizer.
+        vocab_size: Token ids lie in [0, vocab_size).
+        context_length: Prompt and generated tokens together.
+        max_block: Draft tokens in one `Work`.
+        max_sessions: Sessions that may be open at once.
+        eos_token_ids: Tokens that end a text.
+    """
+
+    engine: str
+    model: str
+    model_fingerprint: str
+    tokenizer_fingerprint: str
+    vocab_size: int
+    context_length: int
+    max_block: int
+    max_sessions: int
+    eos_token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the target's next token is chosen.
+
+    Attributes:
+        temperature: 0 is greedy.
+        top_p: 1 is off.
+        top_k: 0 is off.
+        seed: Fixes the draws of this session; None draws afresh.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One session's part of a step: verify `tokens`, or decode one token where there are none.
+
+    Attributes:
+        session: Whose.
+        tokens: Draft tokens that follow what is settled, 0 to `max_block`.
+        given: One flag a token: take it as it stands. Empty: none is.
+    """
+
+    session: SessionId
+    tokens: tuple[int, ...] = ()
+    given: tuple[bool, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a step did for one session.
+
+    Attributes:
+        session: Whose.
+        tokens: Newly settled tokens: the accepted drafts and the one that the target puts after them.
+        accepted: How many of them were drafts.
+        queue_seconds: From `submit` to the start of the step.
+        verify_seconds: The step itself.
+        error: Why the session cannot go on, or None; then `tokens` is empty.
+    """
+
+    session: SessionId
+    tokens: tuple[int, ...]
+    accepted: int
+    queue_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    error: Exception | None = field(default=None, compare=False)
+
+
+class Engine(ABC):
+    """A target that verifies many sessions' blocks in one batch.
+
+    All methods are called from one event loop; the steps run elsewhere (a thread, a process). A session has at most one
+    `Work` under way. Between works it costs nothing but its KV.
+    """
+
+    @property
+    @abstractmethod
+    def info(self) -> EngineInfo:
+        """Fixed facts; known before `start`."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Load the model and start stepping.
+
+        Raises:
+            ModelError: The target cannot be loaded.
+        """
+
+    @abstractmethod
+    async def open(self, session: SessionId, prompt: Sequence[int], sampling: Sampling) -> None:
+        """Take in a session; its prompt is read in the coming steps.
+
+        Args:
+            session: A new id.
+            prompt: Token ids, checked by the caller.
+            sampling: How to choose tokens.
+
+        Raises:
+            Overloaded: No place or no KV room for it; nothing was changed.
+        """
+
+    @abstractmethod
+    def submit(self, works: Sequence[Work]) -> None:
+        """Hand over works, of different sessions, for the next step; returns at once."""
+
+    @abstractmethod
+    async def outcomes(self) -> list[Outcome]:
+        """Wait for the next step that finished something; its outcomes.
+
+        Raises:
+            VerifierUnavailable: The engine died; every session is lost to it.
+        """
+
+    @abstractmethod
+    def release(self, session: SessionId) -> None:
+        """Forget a session; a work of it that is under way yields no outcome. Unknown ids are ignored."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Stop stepping and give back the memory."""

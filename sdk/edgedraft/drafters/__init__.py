@@ -1,0 +1,1 @@
+"""Drafters: the small models that run on the device, behind one interface."""
