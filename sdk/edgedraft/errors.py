@@ -11,6 +11,7 @@ EdgedraftError
 │   │   └── DiskFull
 │   ├── ModelFormatError      a file is damaged, unsupported or of another model
 │   └── CompileError
+├── CacheFull                 a KV cache has no room for what was asked; nothing was changed
 ├── DrafterError              the drafter failed on the device
 ├── IdentityError             keys and certificates of this device
 ├── ProtocolError             the other side broke the wire protocol
@@ -76,6 +77,10 @@ class ModelFormatError(ModelError):
 
 class CompileError(ModelError):
     """A model could not be compiled for the target."""
+
+
+class CacheFull(EdgedraftError):
+    """A KV cache has no room for what was asked; nothing was changed."""
 
 
 class DrafterError(EdgedraftError):
