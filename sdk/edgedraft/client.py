@@ -1,0 +1,291 @@
+"""The public face: a client that drafts on this device and verifies with one verifier."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from edgedraft.core.log import DraftLog
+from edgedraft.drafters.base import Drafter
+from edgedraft.egress import Gate
+from edgedraft.errors import InvalidInput, ProtocolError, VerifierError
+from edgedraft.events import Finished, FinishReason, Verified
+from edgedraft.generation import Generation
+from edgedraft.identity import Identity
+from edgedraft.local import generate_locally
+from edgedraft.pipeline import Pipeline
+from edgedraft.prompt import Mode, Prompt, PromptLike
+from edgedraft.report import Meter
+from edgedraft.sampling import SamplingParams
+from edgedraft.text import StopMatcher, TextCodec
+from edgedraft.transcript import Transcript
+from edgedraft.transport.base import Transport
+from edgedraft.wire import PROTOCOL_VERSION
+from edgedraft.wire import verify_pb2 as pb
+from edgedraft.worker import DraftWorker
+
+_WIRE_MODES: Final = {Mode.OPEN: pb.MODE_OPEN}
+_PREPARE: Final = "pass a folder made by `edgedraft models build`"
+
+
+class Client:
+    """Generates text with a drafter on this device and a target behind a verifier.
+
+    ```python
+    async with Client(drafter, verifier="verifier.example:7443", identity="~/.edgedraft/id", mode="open") as client:
+        print(await client.generate("Why is the sky blue?"))
+    ```
+
+    Args:
+        drafter: Artifact folder of the drafter, or a drafter of your own (then `codec` is needed).
+        verifier: `host:port`, or a transport of your own; not needed for mode `local`.
+        identity: Folder with this device's key and certificate, or a loaded identity.
+        mode: The privacy mode of calls that name none.
+        model: Target to ask for; empty takes the verifier's only one.
+        codec: Tokenizer and chat template; None takes those in the drafter's folder.
+        block_size: Draft tokens to gather into a frame while others are in flight.
+        threads: Threads of the drafter; None picks a default.
+
+    Raises:
+        InvalidInput: Arguments that do not fit together.
+        ModelError: The drafter's folder cannot be used.
+        IdentityError: The identity cannot be used.
+    """
+
+    def __init__(
+        self,
+        drafter: Drafter | str | Path,
+        *,
+        verifier: str | Transport | None = None,
+        identity: Identity | str | Path | None = None,
+        mode: Mode | str,
+        model: str = "",
+        codec: TextCodec | None = None,
+        block_size: int = 4,
+        threads: int | None = None,
+    ) -> None:
+        self._mode = _mode(mode)
+        if verifier is None and self._mode is not Mode.LOCAL:
+            raise InvalidInput("verifier", f"is missing for mode {self._mode}", "pass host:port, or use mode local")
+        if block_size < 1:
+            raise InvalidInput("block_size", f"is {block_size}", "use at least 1")
+        if isinstance(drafter, Drafter):
+            if codec is None:
+                raise InvalidInput("codec", "is missing for a drafter of your own", "pass TextCodec.load(folder)")
+            self._codec = codec
+        else:
+            folder = Path(drafter).expanduser()
+            self._codec = codec if codec is not None else TextCodec.load(folder)
+            # Only this runtime needs TVM; an app with a drafter of its own does not pay for it.
+            from edgedraft.drafters.tvm import TvmDrafter
+
+            drafter = TvmDrafter.load(folder, threads=threads)
+        if drafter.info.tokenizer_fingerprint != self._codec.fingerprint:
+            raise InvalidInput("codec", "is not the drafter's tokenizer", _PREPARE)
+        self._worker = DraftWorker(drafter)
+        self._gate = None if verifier is None else Gate(_transport(verifier, identity))
+        self._model = model
+        self._block_size = block_size
+        self._target: pb.ModelInfo | None = None
+        self._connecting = asyncio.Lock()
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def connect(self) -> pb.ModelInfo:
+        """Reach the verifier and check that it serves a target for this drafter; `generate` does it by itself.
+
+        Returns:
+            What it says of the target.
+
+        Raises:
+            VerifierError: It could not be reached or refused this device.
+            InvalidInput: It does not serve the model, or its tokenizer is another one.
+            ProtocolError: It speaks another protocol.
+        """
+        async with self._connecting:
+            if self._target is None:
+                if self._gate is None:
+                    raise InvalidInput("verifier", "is missing", "pass host:port to the client")
+                self._target = self._choose_target(await self._gate.describe())
+            return self._target
+
+    def generate(
+        self, prompt: PromptLike, sampling: SamplingParams | None = None, *, mode: Mode | str | None = None
+    ) -> Generation:
+        """Answer a prompt.
+
+        Args:
+            prompt: A string (one user message), a `Prompt`, or messages.
+            sampling: How to choose tokens and when to stop; None is greedy, up to 256 tokens.
+            mode: The privacy mode of this call; None takes the client's.
+
+        Returns:
+            An async iterator of events that starts with the first look at it.
+
+        Raises:
+            InvalidInput: The prompt or a setting is wrong, or the prompt does not fit the context.
+        """
+        chosen = self._mode if mode is None else _mode(mode)
+        if self._gate is None and chosen is not Mode.LOCAL:
+            raise InvalidInput("mode", f"is {chosen}, but the client has no verifier", "pass one, or use mode local")
+        asked = Prompt.of(prompt)
+        ids = self._codec.encode(asked.raw) if asked.raw else self._codec.encode_chat(asked.as_dicts())
+        settings = sampling or SamplingParams()
+        matcher = StopMatcher(settings.stop)
+        self._check_prompt(ids, self._worker.info.context_length)
+        transcript = Transcript(self._codec, matcher)
+
+        async def run(generation: Generation) -> None:
+            if chosen is Mode.LOCAL:
+                await generate_locally(generation, self._worker, self._codec, transcript, ids, settings)
+            else:
+                await self._run(generation, transcript, ids, settings, chosen)
+
+        async def tracked(generation: Generation) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            self._running.add(task)
+            try:
+                await run(generation)
+            finally:
+                self._running.discard(task)
+
+        return Generation(tracked)
+
+    async def close(self) -> None:
+        """Cancel what is running and give back connection, drafter and threads."""
+        for task in self._running:
+            task.cancel()
+        if self._running:
+            await asyncio.wait(self._running)
+        if self._gate is not None:
+            await self._gate.close()
+        await self._worker.close()
+
+    # ------------------------------------------------------------ inside
+
+    async def _run(
+        self, generation: Generation, transcript: Transcript, ids: list[int], sampling: SamplingParams, mode: Mode
+    ) -> None:
+        assert self._gate is not None
+        loop = asyncio.get_running_loop()
+        meter = Meter(started=loop.time(), prompt_tokens=len(ids))
+        target = await self.connect()
+        self._check_prompt(ids, target.context_length)
+        max_tokens = min(sampling.max_tokens, target.context_length - len(ids))
+        stops = () if sampling.ignore_eos else self._codec.eos_token_ids
+        log = DraftLog(
+            max_tokens=max_tokens,
+            window=target.max_window,
+            max_block=min(target.max_block, max(self._block_size, 1)),
+            stop_tokens={*stops, *sampling.stop_token_ids},
+        )
+        stream = await self._gate.open_stream()
+        try:
+            context = await self._worker.context()
+            try:
+                pipeline = Pipeline(
+                    opening=self._open_frame(ids, sampling, max_tokens, mode),
+                    prompt=ids,
+                    log=log,
+                    context=context,
+                    stream=stream,
+                    transcript=transcript,
+                    meter=meter,
+                    emit=generation.push,
+                    block_size=self._block_size,
+                    draft_limit=self._worker.info.context_length,
+                    clock=loop.time,
+                )
+                generation.bind_cancel(pipeline.cancel)
+                reason = await pipeline.run()
+            finally:
+                await context.close()
+            tail = transcript.finish()
+            if tail:
+                generation.push(Verified(len(log.settled), (), tail))
+            report = meter.report(
+                loop.time(),
+                bytes_up=stream.bytes_up,
+                bytes_down=stream.bytes_down,
+                frames_up=stream.frames_up,
+                frames_down=stream.frames_down,
+            )
+            generation.push(Finished(reason, generation.text, report))
+            if transcript.stopped or reason is FinishReason.CANCELLED:
+                await pipeline.leave(pb.Close.REASON_STOP_STRING if transcript.stopped else pb.Close.REASON_CANCELLED)
+        finally:
+            await stream.close()
+
+    def _open_frame(self, ids: list[int], sampling: SamplingParams, max_tokens: int, mode: Mode) -> pb.Open:
+        return pb.Open(
+            protocol=PROTOCOL_VERSION,
+            model=self._model,
+            tokenizer_fingerprint=self._codec.fingerprint,
+            mode=_WIRE_MODES[mode],
+            prompt=ids,
+            sampling=pb.Sampling(
+                temperature=sampling.temperature, top_p=sampling.top_p, top_k=sampling.top_k, seed=sampling.seed
+            ),
+            limits=pb.Limits(
+                max_tokens=max_tokens, stop_token_ids=sampling.stop_token_ids, ignore_eos=sampling.ignore_eos
+            ),
+            service_class=pb.SERVICE_CLASS_INTERACTIVE,
+        )
+
+    def _choose_target(self, description: pb.DescribeResponse) -> pb.ModelInfo:
+        names = [model.name for model in description.models]
+        chosen = [model for model in description.models if not self._model or model.name == self._model]
+        if len(chosen) != 1:
+            raise InvalidInput("model", f"is {self._model!r}, the verifier serves {names}", "name one of them")
+        (target,) = chosen
+        if target.tokenizer_fingerprint != self._codec.fingerprint:
+            raise InvalidInput(
+                "drafter",
+                f"has another tokenizer than the target {target.name!r}",
+                "use a drafter of the target's family; `edgedraft models list` shows pairs",
+            )
+        if min(target.context_length, target.max_block, target.max_window) < 1:
+            raise ProtocolError("the verifier's answer to Describe has a limit of 0")
+        return target
+
+    @staticmethod
+    def _check_prompt(ids: list[int], context_length: int) -> None:
+        if not ids:
+            raise InvalidInput("prompt", "has no tokens", "write something")
+        if len(ids) >= context_length:
+            raise InvalidInput(
+                "prompt",
+                f"has {len(ids)} tokens, the context holds {context_length} with the answer",
+                "shorten it",
+            )
+
+
+def _mode(mode: Mode | str) -> Mode:
+    try:
+        return Mode(mode)
+    except ValueError as error:
+        known = ", ".join(Mode)
+        raise InvalidInput("mode", f"is {mode!r}", f"use one of: {known}") from error
+
+
+def _transport(verifier: str | Transport, identity: Identity | str | Path | None) -> Transport:
+    if isinstance(verifier, Transport):
+        return verifier
+    if identity is None:
+        raise InvalidInput("identity", "is missing", "pass the folder with this device's key and certificate")
+    if not isinstance(identity, Identity):
+        identity = Identity.load(Path(identity).expanduser())
+    # Only this transport needs grpcio; an app with a transport of its own does not pay for it.
+    from edgedraft.transport.grpcio import GrpcTransport
+
+    return GrpcTransport(verifier, identity)

@@ -1,0 +1,1 @@
+"""The pure core of the device: no I/O, no clock, no threads."""

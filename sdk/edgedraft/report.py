@@ -1,0 +1,149 @@
+"""Usage and timing of one generation, and the small meters that gather them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a generation cost and gained. Times are seconds, sizes bytes of frames before TLS.
+
+    Attributes:
+        prompt_tokens: Tokens of the prompt on the device.
+        tokens: Tokens generated.
+        seconds: From the start until the last token was settled.
+        tokens_per_second: `tokens / seconds`.
+        first_draft_seconds: Until the first provisional token; None where there was none.
+        first_token_seconds: Until the first settled token; None where there was none.
+        drafted: Draft tokens made.
+        wasted: Draft tokens that were dropped.
+        judged: Settled positions for which the device had a draft.
+        acceptance_rate: α, the share of judged drafts that were right; None where none was judged.
+        rounds: Verdicts received.
+        rollbacks: Epochs begun by a wrong draft.
+        rtt_seconds: Shortest round trip seen, without queue and verification; None in mode `local`.
+        verify_seconds: Mean time of a target step that this session took part in.
+        bytes_up: Sent.
+        bytes_down: Received.
+        frames_up: Frames sent.
+        frames_down: Frames received.
+        wait_seconds: Time during which at least one draft was on its way or being verified.
+        hidden_seconds: The part of it during which the device drafted on.
+    """
+
+    prompt_tokens: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    tokens_per_second: float = 0.0
+    first_draft_seconds: float | None = None
+    first_token_seconds: float | None = None
+    drafted: int = 0
+    wasted: int = 0
+    judged: int = 0
+    acceptance_rate: float | None = None
+    rounds: int = 0
+    rollbacks: int = 0
+    rtt_seconds: float | None = None
+    verify_seconds: float | None = None
+    bytes_up: int = 0
+    bytes_down: int = 0
+    frames_up: int = 0
+    frames_down: int = 0
+    wait_seconds: float = 0.0
+    hidden_seconds: float = 0.0
+
+    @property
+    def hidden_share(self) -> float | None:
+        """The share of the wait that drafting hid; None where there was no wait."""
+        return self.hidden_seconds / self.wait_seconds if self.wait_seconds > 0 else None
+
+
+@dataclass(slots=True)
+class OverlapMeter:
+    """Adds up how long one thing lasted, and how much of that another went on beside it."""
+
+    waiting: bool = False
+    busy: bool = False
+    wait_seconds: float = 0.0
+    hidden_seconds: float = 0.0
+    _since: float = 0.0
+
+    def update(self, now: float, *, waiting: bool | None = None, busy: bool | None = None) -> None:
+        """Account for the time up to `now`, then change what goes on."""
+        if self.waiting:
+            self.wait_seconds += now - self._since
+            if self.busy:
+                self.hidden_seconds += now - self._since
+        self._since = now
+        if waiting is not None:
+            self.waiting = waiting
+        if busy is not None:
+            self.busy = busy
+
+
+@dataclass(slots=True)
+class Meter:
+    """Gathers the figures of a running generation; `report` freezes them."""
+
+    started: float
+    prompt_tokens: int = 0
+    tokens: int = 0
+    first_draft: float | None = None
+    first_token: float | None = None
+    last_token: float | None = None
+    drafted: int = 0
+    wasted: int = 0
+    matched: int = 0
+    missed: int = 0
+    rounds: int = 0
+    rollbacks: int = 0
+    rtt: float | None = None
+    verify_seconds: float = 0.0
+    overlap: OverlapMeter = field(default_factory=OverlapMeter)
+
+    def drafted_token(self, now: float) -> None:
+        """Count one draft token."""
+        self.drafted += 1
+        if self.first_draft is None:
+            self.first_draft = now
+
+    def settled_tokens(self, now: float, count: int) -> None:
+        """Count newly settled tokens."""
+        self.tokens += count
+        if count:
+            self.last_token = now
+            if self.first_token is None:
+                self.first_token = now
+
+    def round_trip(self, seconds: float) -> None:
+        """Take one sample of the round trip, without what the verifier says it took itself."""
+        if seconds >= 0 and (self.rtt is None or seconds < self.rtt):
+            self.rtt = seconds
+
+    def report(self, now: float, *, bytes_up: int, bytes_down: int, frames_up: int, frames_down: int) -> Report:
+        """The figures so far."""
+        seconds = (self.last_token if self.last_token is not None else now) - self.started
+        judged = self.matched + self.missed
+        return Report(
+            prompt_tokens=self.prompt_tokens,
+            tokens=self.tokens,
+            seconds=seconds,
+            tokens_per_second=self.tokens / seconds if seconds > 0 else 0.0,
+            first_draft_seconds=None if self.first_draft is None else self.first_draft - self.started,
+            first_token_seconds=None if self.first_token is None else self.first_token - self.started,
+            drafted=self.drafted,
+            wasted=self.wasted,
+            judged=judged,
+            acceptance_rate=self.matched / judged if judged else None,
+            rounds=self.rounds,
+            rollbacks=self.rollbacks,
+            rtt_seconds=self.rtt,
+            verify_seconds=self.verify_seconds / self.rounds if self.rounds else None,
+            bytes_up=bytes_up,
+            bytes_down=bytes_down,
+            frames_up=frames_up,
+            frames_down=frames_down,
+            wait_seconds=self.overlap.wait_seconds,
+            hidden_seconds=self.overlap.hidden_seconds,
+        )

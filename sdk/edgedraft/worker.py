@@ -1,0 +1,106 @@
+"""Runs a drafter in a thread of its own, so that the event loop never waits for a model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import takewhile
+from typing import TypeVar
+
+from edgedraft.drafters.base import Candidates, Drafter, DrafterInfo, Feed, SequenceId
+from edgedraft.errors import DrafterError, EdgedraftError
+
+T = TypeVar("T")
+
+
+class DraftWorker:
+    """Owns a drafter and the one thread that may call it.
+
+    Args:
+        drafter: The drafter; closed with the worker.
+    """
+
+    def __init__(self, drafter: Drafter) -> None:
+        self._drafter = drafter
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="edgedraft-drafter")
+
+    @property
+    def info(self) -> DrafterInfo:
+        """Facts about the drafter."""
+        return self._drafter.info
+
+    async def context(self) -> DraftContext:
+        """Start a sequence.
+
+        Raises:
+            DrafterError: No more sequences fit.
+        """
+        return DraftContext(self, self._drafter, await self.call(self._drafter.new_sequence))
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """Run something in the drafter's thread.
+
+        Raises:
+            EdgedraftError: What the drafter raised; anything else it raised becomes a DrafterError.
+        """
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, function)
+        except EdgedraftError:
+            raise
+        except Exception as error:
+            raise DrafterError(f"the drafter failed: {error}") from error
+
+    async def close(self) -> None:
+        """Close the drafter and end the thread; waits for a running step."""
+        await self.call(self._drafter.close)
+        self._executor.shutdown()
+
+
+class DraftContext:
+    """One generation's sequence in the drafter.
+
+    It is told the whole token list each time and works out by itself what to cut and what to feed, so that a rollback
+    needs no message of its own and cannot be missed.
+    """
+
+    def __init__(self, worker: DraftWorker, drafter: Drafter, sequence: SequenceId) -> None:
+        self._worker = worker
+        self._drafter = drafter
+        self._sequence = sequence
+        self._held: list[int] = []
+
+    async def next(self, tokens: Sequence[int], k: int = 1) -> Candidates:
+        """What comes after `tokens`.
+
+        Args:
+            tokens: The whole sequence so far, prompt included; at least one.
+            k: How many candidates.
+
+        Raises:
+            DrafterError: The drafter failed.
+        """
+        return await self._worker.call(lambda: self._next(list(tokens), k))
+
+    async def close(self) -> None:
+        """Give the sequence back."""
+        await self._worker.call(lambda: self._drafter.free(self._sequence))
+
+    def _next(self, tokens: list[int], k: int) -> Candidates:
+        # The last token is always fed again: only a fed token yields candidates.
+        keep = min(common_prefix(self._held, tokens), len(tokens) - 1)
+        if keep < len(self._held):
+            self._drafter.truncate(self._sequence, keep)
+            del self._held[keep:]
+        (candidates,) = self._drafter.step([Feed(self._sequence, tokens[keep:])], k)
+        self._held = tokens
+        return candidates
+
+
+def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
+    """How many leading items two sequences share."""
+    length = min(len(left), len(right))
+    # Nearly always one is the beginning of the other, and slices compare at C speed.
+    if left[:length] == right[:length]:
+        return length
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False)))
