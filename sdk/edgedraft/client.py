@@ -10,7 +10,7 @@ from typing import Final, Self
 from edgedraft.core.log import DraftLog
 from edgedraft.drafters.base import Drafter
 from edgedraft.egress import Gate
-from edgedraft.errors import InvalidInput, ProtocolError, VerifierError
+from edgedraft.errors import InvalidInput, ProtocolError
 from edgedraft.events import Finished, FinishReason, Verified
 from edgedraft.generation import Generation
 from edgedraft.identity import Identity
@@ -78,10 +78,7 @@ class Client:
         else:
             folder = Path(drafter).expanduser()
             self._codec = codec if codec is not None else TextCodec.load(folder)
-            # Only this runtime needs TVM; an app with a drafter of its own does not pay for it.
-            from edgedraft.drafters.tvm import TvmDrafter
-
-            drafter = TvmDrafter.load(folder, threads=threads)
+            drafter = _load_drafter(folder, threads)
         if drafter.info.tokenizer_fingerprint != self._codec.fingerprint:
             raise InvalidInput("codec", "is not the drafter's tokenizer", _PREPARE)
         self._worker = DraftWorker(drafter)
@@ -142,7 +139,7 @@ class Client:
         settings = sampling or SamplingParams()
         matcher = StopMatcher(settings.stop)
         self._check_prompt(ids, self._worker.info.context_length)
-        transcript = Transcript(self._codec, matcher)
+        transcript = Transcript(self._codec.token_bytes, matcher)
 
         async def run(generation: Generation) -> None:
             if chosen is Mode.LOCAL:
@@ -276,6 +273,13 @@ def _mode(mode: Mode | str) -> Mode:
     except ValueError as error:
         known = ", ".join(Mode)
         raise InvalidInput("mode", f"is {mode!r}", f"use one of: {known}") from error
+
+
+def _load_drafter(folder: Path, threads: int | None) -> Drafter:
+    # Only this runtime needs TVM; an app with a drafter of its own does not pay for it.
+    from edgedraft.drafters.tvm import TvmDrafter
+
+    return TvmDrafter.load(folder, threads=threads)
 
 
 def _transport(verifier: str | Transport, identity: Identity | str | Path | None) -> Transport:

@@ -51,10 +51,10 @@ async def generate_locally(
                 reason = FinishReason.CANCELLED
                 break
             meter.settled_tokens(loop.time(), 1)
-            text, stopped = transcript.settle((token,))
+            text = transcript.settle((token,))
             generation.push(Verified(len(tokens), (token,), text, DecidedBy.DEVICE))
             tokens.append(token)
-            if stopped or token in stops:
+            if transcript.stopped or token in stops:
                 reason = FinishReason.STOP
                 break
     finally:

@@ -214,10 +214,10 @@ class Pipeline:
         meter.overlap.update(now, waiting=log.in_flight > 0)
         if settlement.cut is not None:
             self._emit(Revised(settlement.cut, settlement.dropped))
-        text, stopped = self._transcript.settle(settlement.tokens)
+        text = self._transcript.settle(settlement.tokens)
         if settlement.tokens:
             self._emit(Verified(settlement.position, settlement.tokens, text))
-        if stopped:
+        if self._transcript.stopped:
             return True
         first = len(log.settled) + len(log.path) - len(settlement.revived)
         for offset, token in enumerate(settlement.revived):

@@ -14,7 +14,7 @@ class MemoryPeer:
 
     def __init__(self) -> None:
         self._up: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._down: asyncio.Queue[bytes | None | EdgedraftError] = asyncio.Queue()
+        self._down: asyncio.Queue[bytes | EdgedraftError | None] = asyncio.Queue()
 
     async def receive(self) -> bytes | None:
         """The next frame of the device; None once it is gone."""

@@ -1,0 +1,58 @@
+"""A small real tokenizer: byte-level BPE over a toy corpus, with special tokens and a ChatML template."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from edgedraft.text import TextCodec
+
+CHATML = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+CORPUS = [
+    "Why is the sky blue? Because light scatters in the air.",
+    "def add(a, b):\n    return a + b\n",
+    "Zażółć gęślą jaźń – naïve café, 東京 и Москва 🙂👩‍👩‍👧",
+]
+
+
+def write_model_folder(folder: Path, *, template: str | None = CHATML, eos: object = (2, 0)) -> Path:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        show_progress=False,
+        special_tokens=[AddedToken(text, special=True, normalized=False) for text in special],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
+    tokenizer.train_from_iterator(CORPUS * 3, trainer)
+    tokenizer.add_tokens([AddedToken("<tool_call>", special=False, normalized=False)])
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {"eos_token": "<|im_end|>"} | ({"chat_template": template} if template else {})
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    (folder / "mlc-chat-config.json").write_text(
+        json.dumps({"eos_token_id": list(eos) if isinstance(eos, tuple) else eos})
+    )
+    return folder
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory) -> Path:
+    return write_model_folder(tmp_path_factory.mktemp("model") / "toy")
+
+
+@pytest.fixture(scope="session")
+def codec(model_folder) -> TextCodec:
+    return TextCodec.load(model_folder)
+
+
+@pytest.fixture(scope="session")
+def reference(model_folder) -> Tokenizer:
+    return Tokenizer.from_file(str(model_folder / "tokenizer.json"))
