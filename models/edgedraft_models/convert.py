@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Iterator
@@ -10,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from edgedraft.errors import InvalidInput, ModelFormatError
-from edgedraft.runtime.manifest import CONFIG, QUANTIZATIONS, ModelConfig
 from numpy.typing import NDArray
 
+from edgedraft.errors import InvalidInput, ModelFormatError
+from edgedraft.runtime.manifest import CONFIG, QUANTIZATIONS, ModelConfig
 from edgedraft_models.hf_config import HfConfig, load_hf_config
 from edgedraft_models.progress import Progress
 from edgedraft_models.quantize import GROUP, quantize
@@ -152,19 +151,3 @@ def mlc_config(config: HfConfig, quantization: str) -> dict[str, Any]:
         "eos_token_id": list(config.eos_token_ids),
         "pad_token_id": config.pad_token_id,
     }
-
-
-def model_fingerprint(weights_sha256: str, quantization: str) -> str:
-    """What tells one model from another: the sha256 of the float16 weights file and the quantization, hashed."""
-    return hashlib.sha256(f"{weights_sha256}\n{quantization}".encode()).hexdigest()
-
-
-def tokenizer_fingerprint(folder: Path) -> str:
-    """Hash of a tokenizer, the same for any formatting of its `tokenizer.json`.
-
-    Args:
-        folder: A folder with a `tokenizer.json`.
-    """
-    data = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-    canonical = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(canonical.encode()).hexdigest()

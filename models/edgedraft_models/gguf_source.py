@@ -9,9 +9,9 @@ from typing import Any
 
 import gguf
 import numpy as np
-from edgedraft.errors import ModelFormatError
 from numpy.typing import NDArray
 
+from edgedraft.errors import ModelFormatError
 from edgedraft_models.gguf_tokenizer import GgufTokenizer
 from edgedraft_models.hf_config import HfConfig, parse_hf_config
 from edgedraft_models.progress import Progress
@@ -75,7 +75,9 @@ def convert_gguf(path: Path, folder: Path, progress: Progress, stage: str) -> st
         try:
             weight: NDArray[np.float32] = gguf.dequantize(tensor.data, tensor.tensor_type)
         except NotImplementedError as error:
-            raise ModelFormatError(f"{path}: {tensor.name} has type {tensor.tensor_type.name}, which cannot be read") from error
+            raise ModelFormatError(
+                f"{path}: {tensor.name} has type {tensor.tensor_type.name}, which cannot be read"
+            ) from error
         if config.model_type == "llama":
             if name.endswith("q_proj.weight"):
                 return _undo_rotary_permutation(weight, config.num_attention_heads)

@@ -13,8 +13,9 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from edgedraft.errors import ModelFormatError
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from edgedraft.errors import ModelFormatError
 
 _QWEN2_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -81,7 +82,7 @@ class GgufTokenizer:
             ModelFormatError: The file has no byte-pair tokenizer, or one whose rule is not known here.
         """
         kind, rule = fields.get("tokenizer.ggml.model"), fields.get("tokenizer.ggml.pre")
-        if kind != "gpt2" or rule not in _WORD_RULES:
+        if kind != "gpt2" or not isinstance(rule, str) or rule not in _WORD_RULES:
             raise ModelFormatError(
                 f"{origin}: tokenizer {kind!r} with rule {rule!r} cannot be rebuilt (known: 'gpt2' with "
                 f"{', '.join(map(repr, _WORD_RULES))}); take the model as safetensors, which bring their tokenizer.json"
@@ -106,7 +107,7 @@ class GgufTokenizer:
         )
 
     def eos_token_ids(self) -> tuple[int, ...]:
-        """The token that ends a turn, and the one that ends a text where they differ (an instruct model may emit both)."""
+        """The token that ends a turn and, where it is another, the one that ends a text: a model may emit either."""
         eos = self.special_ids["eos"]
         others = (
             token_id

@@ -122,7 +122,7 @@ def parse_hf_config(data: dict[str, Any], origin: Path) -> HfConfig:
     model_type = data.get("model_type")
     if model_type not in ARCHITECTURES:
         raise ModelFormatError(
-            f"{origin}: model_type {model_type!r} is not supported; take a model of one of these: {', '.join(ARCHITECTURES)}"
+            f"{origin}: model_type {model_type!r} is not supported; take one of {', '.join(ARCHITECTURES)}"
         )
     rope_theta, rope_scaling = _rope(data, origin)
     for field, supported in (

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from edgedraft.runtime.manifest import ModelConfig
 from numpy.typing import NDArray
 
+from edgedraft.runtime.manifest import ModelConfig
+from edgedraft.runtime.weights import layer_tensors, map_weights, shared_tensors
 from edgedraft_models.convert import fused_tensors, shape_of
 from edgedraft_models.hf_config import load_hf_config
 from edgedraft_models.quantize import dequantize
-from edgedraft_models.tensor_cache import read_tensor_cache
 
 Array = NDArray[np.float32]
 
@@ -40,7 +40,13 @@ class Reference:
             ModelNotFound: The folder is not there.
             ModelFormatError: The config or the weights are damaged.
         """
-        tensors = read_tensor_cache(folder)
+        config = ModelConfig.load(folder)
+        layers = range(config.num_hidden_layers)
+        names = [
+            *shared_tensors(config),
+            *(f"model.layers.{i}.{name}" for i in layers for name in layer_tensors(config)),
+        ]
+        tensors = dict(zip(names, map_weights(folder, config), strict=True))
 
         def weight(name: str) -> Array:
             base = name.removesuffix(".weight")
@@ -48,7 +54,7 @@ class Reference:
                 return dequantize(tensors[base + ".q_weight"], tensors[base + ".q_scale"])
             return tensors[name].astype(np.float32)
 
-        return cls(ModelConfig.load(folder), weight)
+        return cls(config, weight)
 
     @classmethod
     def from_hf(cls, folder: Path) -> Reference:
@@ -65,7 +71,7 @@ class Reference:
         """Logits after each token of a text, float32 [len(tokens), vocab]."""
         config, weight = self.config, self.weight
         embedding = weight("model.embed_tokens.weight")
-        hidden = embedding[np.asarray(tokens)]
+        hidden: Array = embedding[np.asarray(tokens)]
         cos, sin = rotary_table(config, len(tokens))
         mask = np.triu(np.full((len(tokens), len(tokens)), -np.inf, np.float32), k=1)
         for layer in range(config.num_hidden_layers):
@@ -74,14 +80,17 @@ class Reference:
             hidden = hidden + self._attention(prefix + "self_attn.", normed, cos, sin, mask)
             normed = self._norm(hidden, weight(prefix + "post_attention_layernorm.weight"))
             gate, up = np.split(normed @ weight(prefix + "mlp.gate_up_proj.weight").T, 2, axis=-1)
-            hidden = hidden + (gate / (1 + np.exp(-gate)) * up) @ weight(prefix + "mlp.down_proj.weight").T
+            with np.errstate(over="ignore"):  # exp(-gate) = inf makes the right zero
+                activated = gate / (1 + np.exp(-gate)) * up
+            hidden = hidden + activated @ weight(prefix + "mlp.down_proj.weight").T
         hidden = self._norm(hidden, weight("model.norm.weight"))
         head = embedding if config.tie_word_embeddings else weight("lm_head.weight")
         return np.asarray(hidden @ head.T, np.float32)
 
     def _norm(self, hidden: Array, scale: Array) -> Array:
         mean_square = np.square(hidden).mean(axis=-1, keepdims=True)
-        return hidden / np.sqrt(mean_square + np.float32(self.config.rms_norm_eps)) * scale
+        normed: Array = hidden / np.sqrt(mean_square + np.float32(self.config.rms_norm_eps)) * scale
+        return normed
 
     def _attention(self, prefix: str, hidden: Array, cos: Array, sin: Array, mask: Array) -> Array:
         config = self.config
@@ -97,7 +106,9 @@ class Reference:
         scores = query @ key.swapaxes(1, 2) / np.float32(math.sqrt(width)) + mask
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         mixed = weights / weights.sum(axis=-1, keepdims=True) @ value
-        return np.asarray(mixed.swapaxes(0, 1).reshape(len(hidden), heads * width) @ self.weight(prefix + "o_proj.weight").T)
+        return np.asarray(
+            mixed.swapaxes(0, 1).reshape(len(hidden), heads * width) @ self.weight(prefix + "o_proj.weight").T
+        )
 
 
 def rotary_table(config: ModelConfig, length: int) -> tuple[Array, Array]:

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from edgedraft.errors import ModelFormatError
 from numpy.typing import NDArray
 
-_READABLE = {"F16": np.dtype("<f2"), "F32": np.dtype("<f4"), "BF16": np.dtype("<u2")}
+from edgedraft.errors import ModelFormatError
+
+_READABLE: dict[str, np.dtype[Any]] = {"F16": np.dtype("<f2"), "F32": np.dtype("<f4"), "BF16": np.dtype("<u2")}
 _HEADER_LIMIT = 100_000_000  # bytes; the format's own limit
 
 
@@ -37,11 +38,15 @@ class SafetensorsFile:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             if not 0 < length <= min(size - 8, _HEADER_LIMIT):
-                raise ModelFormatError(f"{path}: not a safetensors file (header of {length} bytes in {size}); fetch it again")
+                raise ModelFormatError(
+                    f"{path}: not a safetensors file (header of {length} bytes in {size}); fetch it again"
+                )
             try:
                 header: dict[str, Any] = json.loads(file.read(length))
             except ValueError as error:
-                raise ModelFormatError(f"{path}: the safetensors header is not JSON ({error}); fetch it again") from error
+                raise ModelFormatError(
+                    f"{path}: the safetensors header is not JSON ({error}); fetch it again"
+                ) from error
         header.pop("__metadata__", None)
         self._entries = header
         self._start = 8 + length
@@ -73,12 +78,15 @@ class SafetensorsFile:
         begin, end = entry["data_offsets"]
         shape = self.shape(name)
         if end - begin != math.prod(shape) * dtype.itemsize:
-            raise ModelFormatError(f"{self.path}: tensor {name} has {end - begin} bytes for shape {shape}; fetch it again")
+            raise ModelFormatError(
+                f"{self.path}: tensor {name} has {end - begin} bytes for shape {shape}; fetch it again"
+            )
         if begin == end:
             return np.zeros(shape, np.float32)
-        raw = np.memmap(self.path, dtype, "r", offset=self._start + begin, shape=shape)
+        raw: NDArray[Any] = np.memmap(self.path, dtype, "r", offset=self._start + begin, shape=shape)
         if entry["dtype"] == "BF16":
-            return (raw.astype(np.uint32) << 16).view(np.float32)
+            widened: NDArray[np.float32] = (raw.astype(np.uint32) << 16).view(np.float32)
+            return widened
         return raw
 
 

@@ -1,19 +1,18 @@
-"""MLC-LLM's container for weights: tensor-cache.json beside params_shard_*.bin files."""
+"""Write MLC-LLM's container for weights: tensor-cache.json beside params_shard_*.bin files."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 import numpy as np
-from edgedraft.errors import ModelFormatError
 from numpy.typing import NDArray
 
-INDEX = "tensor-cache.json"
+from edgedraft.runtime.weights import INDEX
+
 ALIGNMENT = 64  # every tensor starts at a multiple, so that a memory-mapped shard feeds vector loads
 _SHARD_LIMIT = 32 << 20  # bytes; a larger tensor gets a shard to itself
 
@@ -93,26 +92,3 @@ class TensorCacheWriter:
         )
         self._file, self._records, self._offset = None, [], 0
         self._digest = hashlib.md5(usedforsecurity=False)
-
-
-def read_tensor_cache(folder: Path) -> Mapping[str, NDArray[Any]]:
-    """Map all tensors of a cache into memory, by name.
-
-    Raises:
-        ModelFormatError: The index or a shard is missing, damaged or cut short.
-    """
-    try:
-        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-        tensors: dict[str, NDArray[Any]] = {}
-        for shard in index["records"]:
-            data = np.memmap(folder / shard["dataPath"], np.uint8, "r")
-            if data.nbytes != shard["nbytes"]:
-                raise ModelFormatError(
-                    f"{folder / shard['dataPath']}: {data.nbytes} bytes instead of {shard['nbytes']}; build the model again"
-                )
-            for record in shard["records"]:
-                part = data[record["byteOffset"] : record["byteOffset"] + record["nbytes"]]
-                tensors[record["name"]] = part.view(record["dtype"]).reshape(record["shape"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelFormatError(f"{folder}: the weights cannot be read ({error}); build the model again") from error
-    return tensors

@@ -128,6 +128,7 @@ class Manifest:
         tokenizer_fingerprint: Hex sha256 of the tokenizer.
         licence: Licence of the weights, as an SPDX expression or a name.
         files: Hex sha256 of every other file of the folder, by name.
+        builder: Hex sha256 of the code that converted and compiled the model, so that newer code builds it again.
         abi: See `ABI`.
         schema: Version of this file's layout.
     """
@@ -141,6 +142,7 @@ class Manifest:
     tokenizer_fingerprint: str
     licence: str
     files: Mapping[str, str]
+    builder: str
     abi: str = ABI
     schema: int = SCHEMA
 

