@@ -1,0 +1,285 @@
+"""The embedded engine: the compiled target in this process, with no torch; for a laptop, a small server and tests.
+
+One thread owns model and KV cache. Each round of its loop reads a piece of the prompts that wait, then takes every work
+that was submitted meanwhile as one batch. With nothing to do it sleeps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from edgedraft.errors import InvalidInput, ModelFormatError, Overloaded, VerifierUnavailable
+from edgedraft.runtime.compiled import CompiledModel
+from edgedraft.runtime.kv import Feed, KvCache, SequenceId
+from edgedraft.runtime.manifest import CONFIG, Manifest, ModelConfig
+from edgedraft_cloud.engines.base import Engine, EngineInfo, Outcome, Sampling, SessionId, Work
+from edgedraft_cloud.verification import verify
+
+PREFILL_CHUNK: Final = 256
+"""Prompt tokens that one round reads at most, so that a long prompt does not hold up the others' verdicts."""
+RETRY_AFTER: Final = 2.0
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A session in the thread. Its last token is not in the cache yet: it is the first input of the next work."""
+
+    sequence: SequenceId
+    unread: list[int]
+    last: int
+    sampling: Sampling
+    draws: np.random.Generator = field(repr=False)
+
+
+@dataclass(slots=True)
+class _Inbox:
+    """What the event loop has handed to the thread."""
+
+    opened: dict[SessionId, tuple[list[int], Sampling]] = field(default_factory=dict)
+    works: dict[SessionId, tuple[Work, float]] = field(default_factory=dict)
+    released: list[SessionId] = field(default_factory=list)
+    closing: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.opened or self.works or self.released or self.closing)
+
+
+class EmbeddedEngine(Engine):
+    """Runs a compiled target.
+
+    Args:
+        folder: Its artifact folder.
+        threads: Threads for the arithmetic; None picks a default.
+        max_sessions: Sessions that may be open at once.
+        kv_tokens: Tokens that the KV cache holds, all sessions together.
+        max_block: Draft tokens in one work.
+
+    Raises:
+        ModelError: The folder cannot be used.
+        InvalidInput: A limit is below one.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        threads: int | None = None,
+        max_sessions: int = 16,
+        kv_tokens: int = 16_384,
+        max_block: int = 16,
+    ) -> None:
+        for name, value in (("max_sessions", max_sessions), ("kv_tokens", kv_tokens), ("max_block", max_block)):
+            if value < 1:
+                raise InvalidInput(name, f"is {value}", "use at least 1")
+        manifest = Manifest.load(folder)
+        self._folder = folder
+        self._threads = threads
+        self._kv_tokens = kv_tokens
+        config = ModelConfig.load(folder)
+        self._info = EngineInfo(
+            engine="embedded",
+            model=manifest.model,
+            model_fingerprint=manifest.model_fingerprint,
+            tokenizer_fingerprint=manifest.tokenizer_fingerprint,
+            vocab_size=config.vocab_size,
+            context_length=min(config.context_window_size, kv_tokens),
+            max_block=max_block,
+            max_sessions=max_sessions,
+            eos_token_ids=_eos_token_ids(folder),
+        )
+        self._condition = threading.Condition()
+        self._inbox = _Inbox()
+        self._thread: threading.Thread | None = None
+        self._outcomes: asyncio.Queue[list[Outcome] | VerifierUnavailable] = asyncio.Queue()
+        self._sessions: set[SessionId] = set()
+        self._reserved: dict[SessionId, int] = {}
+
+    @property
+    def info(self) -> EngineInfo:
+        """Fixed facts."""
+        return self._info
+
+    async def start(self) -> None:
+        """Load the target and start the thread."""
+        loop = asyncio.get_running_loop()
+        model, cache = await asyncio.to_thread(self._load)
+        self._thread = threading.Thread(
+            target=self._run, args=(model, cache, loop), name="edgedraft-engine", daemon=True
+        )
+        self._thread.start()
+
+    async def open(self, session: SessionId, prompt: Sequence[int], sampling: Sampling) -> None:
+        """Take in a session; reserves room for its prompt and one block."""
+        need = len(prompt) + self._info.max_block + 1
+        if sum(self._reserved.values()) + need > self._kv_tokens:
+            raise Overloaded(f"the KV cache of {self._kv_tokens} tokens has no room for {need} more", RETRY_AFTER)
+        if len(self._reserved) >= self._info.max_sessions:
+            raise Overloaded(f"all {self._info.max_sessions} sessions are taken", RETRY_AFTER)
+        self._reserved[session] = need
+        with self._condition:
+            self._inbox.opened[session] = (list(prompt), sampling)
+            self._condition.notify()
+
+    def submit(self, works: Sequence[Work]) -> None:
+        """Hand over works."""
+        now = time.monotonic()
+        with self._condition:
+            for work in works:
+                self._inbox.works[work.session] = (work, now)
+            self._condition.notify()
+
+    async def outcomes(self) -> list[Outcome]:
+        """Wait for the next step."""
+        result = await self._outcomes.get()
+        if isinstance(result, VerifierUnavailable):
+            self._outcomes.put_nowait(result)  # whoever asks again learns the same
+            raise result
+        for outcome in result:
+            if outcome.session in self._reserved:
+                self._reserved[outcome.session] += len(outcome.tokens)
+        return result
+
+    def release(self, session: SessionId) -> None:
+        """Forget a session."""
+        if self._reserved.pop(session, None) is None:
+            return
+        with self._condition:
+            self._inbox.opened.pop(session, None)
+            self._inbox.works.pop(session, None)
+            self._inbox.released.append(session)
+            self._condition.notify()
+
+    async def close(self) -> None:
+        """Stop the thread, after the step that is under way."""
+        if self._thread is not None:
+            with self._condition:
+                self._inbox.closing = True
+                self._condition.notify()
+            await asyncio.to_thread(self._thread.join)
+            self._thread = None
+
+    # ------------------------------------------------------------ in the thread
+
+    def _load(self) -> tuple[CompiledModel, KvCache]:
+        model = CompiledModel.load(self._folder, threads=self._threads)
+        return model, model.new_cache(self._kv_tokens, sequences=self._info.max_sessions)
+
+    def _run(self, model: CompiledModel, cache: KvCache, loop: asyncio.AbstractEventLoop) -> None:
+        def report(result: list[Outcome] | VerifierUnavailable) -> None:
+            loop.call_soon_threadsafe(self._outcomes.put_nowait, result)
+
+        worker = _Worker(model, cache)
+        try:
+            while True:
+                with self._condition:
+                    self._condition.wait_for(lambda: bool(self._inbox) or worker.busy)
+                    inbox, self._inbox = self._inbox, _Inbox()
+                if inbox.closing:
+                    return
+                outcomes = worker.round(inbox)
+                if outcomes:
+                    report(outcomes)
+        except Exception as error:  # noqa: BLE001  whatever it was, the engine is gone and everybody must learn of it
+            death = VerifierUnavailable("the verifier's engine died; try again in a moment")
+            death.__cause__ = error
+            report(death)
+
+
+class _Worker:
+    """The thread's own state."""
+
+    def __init__(self, model: CompiledModel, cache: KvCache) -> None:
+        self._model = model
+        self._cache = cache
+        self._slots: dict[SessionId, _Slot] = {}
+        self._works: dict[SessionId, tuple[Work, float]] = {}
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is something to do without new orders."""
+        waiting = any(slot.unread for slot in self._slots.values())
+        return waiting and self._cache.free_tokens > 0
+
+    def round(self, inbox: _Inbox) -> list[Outcome]:
+        for session in inbox.released:
+            self._works.pop(session, None)
+            slot = self._slots.pop(session, None)
+            if slot is not None:
+                self._cache.free(slot.sequence)
+        for session, (prompt, sampling) in inbox.opened.items():
+            draws = np.random.default_rng(sampling.seed)
+            self._slots[session] = _Slot(self._cache.new_sequence(), prompt[:-1], prompt[-1], sampling, draws)
+        self._works.update(inbox.works)
+        self._read_prompts()
+        return self._step()
+
+    def _read_prompts(self) -> None:
+        room = min(PREFILL_CHUNK, self._cache.free_tokens)
+        feeds = []
+        for slot in self._slots.values():
+            if slot.unread and room > 0:
+                chunk, slot.unread = slot.unread[:room], slot.unread[room:]
+                feeds.append(Feed(slot.sequence, chunk))
+                room -= len(chunk)
+        if feeds:
+            self._model.forward(self._cache, feeds)
+
+    def _step(self) -> list[Outcome]:
+        started = time.monotonic()
+        batch, outcomes = self._admit()
+        if not batch:
+            return outcomes
+        feeds = [Feed(slot.sequence, [slot.last, *tokens]) for slot, _, tokens in batch]
+        logits = self._model.forward(self._cache, feeds, logits="all")
+        judged = []
+        row = 0
+        for slot, work, tokens in batch:
+            rows = logits[row : row + len(tokens) + 1]
+            row += len(tokens) + 1
+            settled, accepted = verify(rows, tokens, work.given, slot.sampling, slot.draws)
+            self._cache.truncate(slot.sequence, self._cache.length(slot.sequence) - (len(tokens) - accepted))
+            slot.last = settled[-1]
+            judged.append((work, tuple(settled), accepted))
+        verify_seconds = time.monotonic() - started
+        for work, settled_tokens, accepted in judged:
+            _, submitted = self._works.pop(work.session)
+            outcomes.append(
+                Outcome(work.session, settled_tokens, accepted, max(0.0, started - submitted), verify_seconds)
+            )
+        return outcomes
+
+    def _admit(self) -> tuple[list[tuple[_Slot, Work, tuple[int, ...]]], list[Outcome]]:
+        """The works that can go now; where the cache runs out, first drafts are left out, then sessions fail."""
+        batch: list[tuple[_Slot, Work, tuple[int, ...]]] = []
+        failed: list[Outcome] = []
+        free = self._cache.free_tokens
+        for session, (work, _) in list(self._works.items()):
+            slot = self._slots.get(session)
+            if slot is None or slot.unread:
+                continue
+            tokens = work.tokens if len(work.tokens) < free else ()
+            if free < 1:
+                del self._works[session]
+                error = Overloaded("the verifier's KV cache is full", RETRY_AFTER)
+                failed.append(Outcome(session, (), 0, error=error))
+                continue
+            free -= len(tokens) + 1
+            batch.append((slot, work, tokens))
+        return batch, failed
+
+
+def _eos_token_ids(folder: Path) -> tuple[int, ...]:
+    eos = json.loads((folder / CONFIG).read_text(encoding="utf-8")).get("eos_token_id", [])
+    ids = [eos] if isinstance(eos, int) else eos
+    if not isinstance(ids, list) or not all(isinstance(token, int) for token in ids):
+        raise ModelFormatError(f"{folder / CONFIG}: eos_token_id is {eos!r}, not token ids; build the model again")
+    return tuple(ids)

@@ -1,0 +1,89 @@
+"""A target that follows a script instead of a model: for unit tests of what surrounds it, never for real use."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from itertools import takewhile
+
+from edgedraft.errors import Overloaded, VerifierUnavailable
+from edgedraft_cloud.engines.base import Engine, EngineInfo, Outcome, Sampling, SessionId, Work
+
+Target = Callable[[tuple[int, ...]], int]
+"""From all tokens so far, prompt included, to the one that greedy decoding puts next."""
+
+
+class ScriptedEngine(Engine):
+    """Plays a script, greedily.
+
+    Args:
+        target: Says which token comes next.
+        info: What to claim to be.
+
+    Attributes:
+        steps: The works of each step so far.
+    """
+
+    def __init__(self, target: Target, info: EngineInfo) -> None:
+        self._target = target
+        self._info = info
+        self._logs: dict[SessionId, list[int]] = {}
+        self._submitted: list[Work] = []
+        self._ready = asyncio.Event()
+        self._dead = False
+        self.steps: list[list[Work]] = []
+
+    @property
+    def info(self) -> EngineInfo:
+        """What it was told to claim."""
+        return self._info
+
+    async def start(self) -> None:
+        """Nothing to load."""
+
+    async def open(self, session: SessionId, prompt: Sequence[int], sampling: Sampling) -> None:
+        """Take in a session."""
+        if len(self._logs) >= self._info.max_sessions:
+            raise Overloaded(f"all {self._info.max_sessions} sessions are taken", 1.0)
+        self._logs[session] = list(prompt)
+
+    def submit(self, works: Sequence[Work]) -> None:
+        """Hand over works."""
+        self._submitted.extend(works)
+        self._ready.set()
+
+    async def outcomes(self) -> list[Outcome]:
+        """Play all that was submitted as one step."""
+        await self._ready.wait()
+        self._ready.clear()
+        if self._dead:
+            raise VerifierUnavailable("the scripted engine was told to die")
+        works, self._submitted = self._submitted, []
+        self.steps.append(works)
+        return [self._judge(work) for work in works if work.session in self._logs]
+
+    def release(self, session: SessionId) -> None:
+        """Forget a session."""
+        self._logs.pop(session, None)
+
+    async def close(self) -> None:
+        """Forget all."""
+        self._logs.clear()
+
+    def die(self) -> None:
+        """Let the next step fail as a dead engine does."""
+        self._dead = True
+        self._ready.set()
+
+    def _judge(self, work: Work) -> Outcome:
+        log = self._logs[work.session]
+        start = len(log)
+        right = sum(1 for _ in takewhile(lambda token: self._accept(log, token), work.tokens))
+        log.append(self._target(tuple(log)))
+        return Outcome(work.session, tuple(log[start:]), right)
+
+    def _accept(self, log: list[int], token: int) -> bool:
+        if self._target(tuple(log)) != token:
+            return False
+        log.append(token)
+        return True

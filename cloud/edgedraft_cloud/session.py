@@ -1,0 +1,200 @@
+"""One session of the verifier as a pure state machine: frames and outcomes in, works and verdicts out.
+
+What breaks the protocol ends the session with `InvalidInput`; what is merely late does no harm:
+
+| frame | what happens |
+| --- | --- |
+| a block that came before, or of an older epoch | dropped |
+| a block behind a node that the target has left | dropped |
+| a block at positions that are settled | compared; the tail behind what agrees is a draft like any other |
+| an acknowledgement lower than an earlier one | ignored |
+| an acknowledgement or an epoch that no verdict can have caused | `InvalidInput` |
+| a gap, an unknown parent, a repeated child, more than the window | `InvalidInput` |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from edgedraft.errors import InvalidInput
+from edgedraft.wire import FrameLimits, check_draft
+from edgedraft.wire import verify_pb2 as pb
+from edgedraft_cloud.draft_tree import DraftTree
+from edgedraft_cloud.engines.base import Outcome, SessionId, Work
+
+
+class State(Enum):
+    """Where a session stands."""
+
+    PARKED = auto()
+    """Nothing is under way in the engine."""
+    WORKING = auto()
+    """A work of it is under way."""
+    FINISHED = auto()
+    """Nothing more will happen."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """What a session may do.
+
+    Attributes:
+        frames: What one frame may hold.
+        max_tokens: Settled tokens after which it finishes.
+        context_room: Generated tokens that the context holds behind the prompt.
+        stop_tokens: Token ids that end it.
+        window: Unverified draft tokens that may wait.
+        run_ahead: Tokens that the cloud may settle by itself beyond what the device has acknowledged; 0 is off.
+        may_give: Whether the mode lets the device give tokens.
+    """
+
+    frames: FrameLimits
+    max_tokens: int
+    context_room: int
+    stop_tokens: Collection[int]
+    window: int
+    run_ahead: int
+    may_give: bool = False
+
+
+@dataclass(slots=True)
+class Session:
+    """State of one generation.
+
+    Args:
+        id: Names it in the engine and in logs.
+        limits: What it may do.
+        prompt_tokens: Length of the prompt, for the usage.
+    """
+
+    id: SessionId
+    limits: SessionLimits
+    prompt_tokens: int
+    state: State = State.PARKED
+    tree: DraftTree = field(default_factory=DraftTree)
+    usage: pb.Usage = field(default_factory=pb.Usage)
+    finish_reason: pb.Finished.Reason = pb.Finished.REASON_UNSPECIFIED
+    _acknowledged: int = 0
+    _verdicts: int = 0
+    _drafts_under_way: bool = False
+
+    def __post_init__(self) -> None:
+        self.usage.prompt_tokens = self.prompt_tokens
+
+    # ------------------------------------------------------------ frames in
+
+    def receive(self, frame: pb.ClientFrame) -> None:
+        """Take a frame of the device that is not its `Open`.
+
+        Raises:
+            InvalidInput: It breaks the protocol; the session must end.
+        """
+        if self.state is State.FINISHED:
+            return
+        self._acknowledge(frame.settled)
+        match frame.WhichOneof("frame"):
+            case "draft":
+                self._draft(frame.draft)
+            case "close":
+                self._move(State.FINISHED, pb.Finished.REASON_CLOSED)
+            case "open":
+                raise InvalidInput("frame.open", "came a second time", "open a stream for each session")
+            case _:
+                pass  # an acknowledgement, or padding that keeps the pace
+
+    def _acknowledge(self, settled: int) -> None:
+        if settled > len(self.tree.settled):
+            raise InvalidInput(
+                "frame.settled", f"is {settled}, only {len(self.tree.settled)} are", "acknowledge what verdicts settled"
+            )
+        self._acknowledged = max(self._acknowledged, settled)
+
+    def _draft(self, draft: pb.Draft) -> None:
+        check_draft(draft, self.limits.frames)
+        if draft.given and not self.limits.may_give:
+            raise InvalidInput("draft.given", "is set in a mode where the target decides all", "open a sealed session")
+        if draft.epoch > self._verdicts:
+            raise InvalidInput(
+                "draft.epoch", f"is {draft.epoch} after {self._verdicts} verdicts", "begin one epoch a rollback"
+            )
+        if draft.block <= self.tree.last_block:
+            return  # a duplicate
+        total = self.usage.drafted_tokens + len(draft.tokens)
+        # A device has at most a window in flight, and each settled token frees at most a window.
+        most = self.limits.window * (len(self.tree.settled) + 1)
+        if total > most:
+            raise InvalidInput("draft.tokens", f"make {total} in this session, the limit is {most}", "keep the window")
+        received = self.tree.receive(draft, self.limits.window)
+        self.usage.drafted_tokens = total
+        self.usage.late_tokens += received.late
+
+    # ------------------------------------------------------------ works out, outcomes in
+
+    def next_work(self) -> Work | None:
+        """The session's part of the next step, or None while it has nothing to do or something under way."""
+        if self.state is not State.PARKED:
+            return None
+        # The step puts one token after the chain, so a chain that fills the room would be one too many.
+        left = min(self.limits.max_tokens, self.limits.context_room) - len(self.tree.settled)
+        chain = self.tree.chain(min(self.limits.frames.max_block, left - 1))
+        ahead = len(self.tree.settled) - self._acknowledged
+        if not self.tree.pending and ahead >= self.limits.run_ahead:
+            return None
+        self._move(State.WORKING)
+        self._drafts_under_way = bool(chain)
+        given = tuple(node.given for node in chain)
+        return Work(self.id, tuple(node.token for node in chain), given if any(given) else ())
+
+    def apply(self, outcome: Outcome) -> pb.Verdict:
+        """Settle what a step found; `state` and `finish_reason` tell whether that was the end.
+
+        Args:
+            outcome: Of the work under way, without an error.
+        """
+        position = len(self.tree.settled)
+        self._move(State.PARKED)
+        for token in outcome.tokens:
+            self.tree.settle(token)
+            if token in self.limits.stop_tokens:
+                self._move(State.FINISHED, pb.Finished.REASON_STOP)
+                break
+            if len(self.tree.settled) >= min(self.limits.max_tokens, self.limits.context_room):
+                self._move(State.FINISHED, pb.Finished.REASON_LENGTH)
+                break
+        tokens = self.tree.settled[position:]
+        accepted = min(outcome.accepted, len(tokens))
+        self.usage.steps += 1
+        self.usage.settled_tokens = len(self.tree.settled)
+        self.usage.accepted_tokens += accepted
+        self._verdicts += 1
+        return pb.Verdict(
+            epoch=self.tree.epoch,
+            block=self.tree.last_block,
+            position=position,
+            tokens=tokens,
+            accepted=accepted,
+            block_used=self._drafts_under_way,
+            window=self.limits.window,
+            queue_us=round(outcome.queue_seconds * 1e6),
+            verify_us=round(outcome.verify_seconds * 1e6),
+        )
+
+    def _move(self, state: State, reason: pb.Finished.Reason = pb.Finished.REASON_UNSPECIFIED) -> None:
+        """The one place where the state changes; nothing leaves FINISHED."""
+        if self.state is not State.FINISHED:
+            self.state = state
+            self.finish_reason = reason
+
+
+def merge_verdicts(first: pb.Verdict, second: pb.Verdict) -> pb.Verdict:
+    """One verdict that says what two consecutive ones do: for a device that reads slowly."""
+    merged = pb.Verdict()
+    merged.CopyFrom(second)
+    merged.position = first.position
+    merged.accepted += first.accepted
+    merged.block_used |= first.block_used
+    del merged.tokens[:]
+    merged.tokens.extend([*first.tokens, *second.tokens])
+    return merged
