@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncGenerator, Collection
 from typing import Final
 
 from edgedraft.errors import EdgedraftError, InvalidInput, Overloaded, VerifierUnavailable
@@ -46,7 +46,7 @@ class SessionHandle:
         self._orchestrator.wake(self)
         self._changed.set()
 
-    async def frames(self) -> AsyncIterator[pb.ServerFrame]:
+    async def frames(self) -> AsyncGenerator[pb.ServerFrame, None]:
         """What to send to the device, `Opened` first, `Finished` or `GoAway` last.
 
         Verdicts that a slow reader has not taken yet are merged into one, so nothing piles up.
@@ -134,6 +134,7 @@ class Orchestrator:
         self._draining = False
         self._empty = asyncio.Event()
         self._engine_error: VerifierUnavailable | None = None
+        self._died = asyncio.Event()
         self._outcomes: asyncio.Task[None] | None = None
 
     @property
@@ -253,16 +254,24 @@ class Orchestrator:
             },
         )
 
+    async def engine_died(self) -> None:
+        """Wait until the engine has died."""
+        await self._died.wait()
+
+    async def idle(self) -> None:
+        """Wait until no session is open."""
+        while self._handles:
+            self._empty.clear()
+            await self._empty.wait()
+
     async def drain(self, grace: float) -> None:
         """Take no new sessions, ask live ones to go, and wait for them up to `grace` seconds."""
         self._draining = True
         for handle in self._handles.values():
             handle.go_away()
-        if self._handles:
-            self._empty.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(grace):
-                    await self._empty.wait()
+        with contextlib.suppress(TimeoutError):  # they had their time
+            async with asyncio.timeout(grace):
+                await self.idle()
 
     async def close(self) -> None:
         """Stop the engine; sessions that are still live fail."""
@@ -310,6 +319,7 @@ class Orchestrator:
         except VerifierUnavailable as error:
             logger.error("engine died", extra={"cause": type(error.__cause__ or error).__name__})
             self._engine_error = error
+            self._died.set()
             self._fail_all(error)
 
     def _fail_all(self, error: EdgedraftError) -> None:

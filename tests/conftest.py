@@ -1,12 +1,18 @@
-"""A small real tokenizer: byte-level BPE over a toy corpus, with special tokens and a ChatML template."""
+"""Shared by the tests: a small real tokenizer, and a scripted target behind the real server."""
 
 import json
 from pathlib import Path
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from toy import Bench, scripted_info, toy_target
 
+from edgedraft.identity import Identity
 from edgedraft.text import TextCodec
+from edgedraft_cloud.authority import DevelopmentAuthority
+from edgedraft_cloud.engines.scripted import ScriptedEngine
+from edgedraft_cloud.orchestrator import Orchestrator
+from edgedraft_cloud.server import start_server
 
 CHATML = (
     "{% for message in messages %}"
@@ -56,3 +62,17 @@ def codec(model_folder) -> TextCodec:
 @pytest.fixture(scope="session")
 def reference(model_folder) -> Tokenizer:
     return Tokenizer.from_file(str(model_folder / "tokenizer.json"))
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory) -> DevelopmentAuthority:
+    return DevelopmentAuthority(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.fixture
+async def bench(certificates, codec):
+    engine = ScriptedEngine(toy_target, scripted_info(codec))
+    orchestrator = Orchestrator(engine, window=8, run_ahead=8)
+    server = await start_server(orchestrator, certificates.server(), "localhost", 0)
+    yield Bench(server, engine, orchestrator, Identity.load(certificates.device("acme", "phone-1")), codec)
+    await server.stop(0)

@@ -1,0 +1,184 @@
+"""`edgedraft-verifier`: serve a target, or make certificates for development."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edgedraft.errors import EdgedraftError
+from edgedraft.runtime.manifest import Manifest
+from edgedraft_cloud import logs
+from edgedraft_cloud.authority import DevelopmentAuthority
+from edgedraft_cloud.config import ServerConfig
+from edgedraft_cloud.engines.base import Engine
+from edgedraft_cloud.engines.embedded import EmbeddedEngine
+from edgedraft_cloud.orchestrator import Orchestrator
+from edgedraft_cloud.server import load_credentials, start_server
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    help="The cloud side of Edgedraft: one target model that verifies the drafts of many devices over mutual TLS.",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(version("edgedraft"))
+        raise typer.Exit
+
+
+@app.callback()
+def main_options(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Shared options."""
+
+
+@app.command()
+def serve(
+    config: Annotated[Path | None, typer.Option(help="TOML file with any of the settings below.")] = None,
+    model: Annotated[Path | None, typer.Option(help="Artifact folder of the target.")] = None,
+    tls: Annotated[Path | None, typer.Option(help="Folder with key.pem, cert.pem and ca.pem.")] = None,
+    engine: Annotated[str | None, typer.Option(help="What runs the target: embedded.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on; 0.0.0.0 for all. [127.0.0.1]")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one. [7443]")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads for the arithmetic. [the cores]")] = None,
+    max_sessions: Annotated[int | None, typer.Option(help="Sessions that may be open at once. [16]")] = None,
+    window: Annotated[int | None, typer.Option(help="Unverified tokens a session may have in flight. [32]")] = None,
+    max_block: Annotated[int | None, typer.Option(help="Draft tokens in one frame. [16]")] = None,
+    run_ahead: Annotated[
+        int | None, typer.Option(help="Tokens the cloud may decode ahead of a device; 0 is off. [64]")
+    ] = None,
+    kv_tokens: Annotated[int | None, typer.Option(help="Tokens in the KV cache, all sessions. [16384]")] = None,
+    grace_seconds: Annotated[float | None, typer.Option(help="Time for live sessions at shutdown. [10]")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error. [info]")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Check settings, certificates and model, then exit.")] = False,
+    exit_with_stdin: Annotated[
+        bool, typer.Option(help="Stop when standard input closes: for a parent that may be killed.")
+    ] = False,
+) -> None:
+    """Serve a target until SIGTERM or Ctrl-C; both let live sessions finish first, a second Ctrl-C does not.
+
+    Once it serves, one JSON line on standard output tells the port. Logs go to standard error and hold no content.
+
+    Example: `edgedraft-verifier serve --model ./target --tls ./certs/server --port 7443`
+    """
+    flags = {
+        "model": model,
+        "tls": tls,
+        "engine": engine,
+        "host": host,
+        "port": port,
+        "threads": threads,
+        "max_sessions": max_sessions,
+        "window": window,
+        "max_block": max_block,
+        "run_ahead": run_ahead,
+        "kv_tokens": kv_tokens,
+        "grace_seconds": grace_seconds,
+        "log_level": log_level,
+    }
+    settings = ServerConfig.load(config, flags)
+    logs.configure(settings.log_level)
+    if check:
+        _check(settings)
+        typer.echo(json.dumps({"event": "checked", "model": Manifest.load(settings.model).model}))
+        return
+    asyncio.run(_serve(settings, exit_with_stdin))
+
+
+@app.command("dev-ca")
+def dev_ca(
+    folder: Annotated[Path, typer.Argument(help="Where to keep the authority; made if it is not there.")],
+    name: Annotated[list[str] | None, typer.Option(help="Further host name or address of the server.")] = None,
+    tenant: Annotated[str, typer.Option(help="Tenant of the device certificate.")] = "dev",
+    device: Annotated[str, typer.Option(help="Name of the device certificate.")] = "device",
+) -> None:
+    """Make a certificate authority for development, a server certificate and one for a device.
+
+    What is there and valid is kept. Never use it in production: its CA key lies unprotected in the folder.
+    """
+    authority = DevelopmentAuthority(folder)
+    server, client = authority.server(name or []), authority.device(tenant, device)
+    typer.echo(json.dumps({"server": str(server), "device": str(client)}))
+
+
+def main() -> None:
+    """Run the command; an error that we know is one line, not a traceback."""
+    try:
+        app(standalone_mode=True)
+    except EdgedraftError as error:
+        typer.secho(f"error: {error}", fg="red", err=True)
+        sys.exit(1)
+
+
+def _engine(settings: ServerConfig) -> Engine:
+    return EmbeddedEngine(
+        settings.model,
+        threads=settings.threads,
+        max_sessions=settings.max_sessions,
+        kv_tokens=settings.kv_tokens,
+        max_block=settings.max_block,
+    )
+
+
+def _check(settings: ServerConfig) -> None:
+    load_credentials(settings.tls)
+    Manifest.load(settings.model).verify(settings.model)
+    _engine(settings)
+
+
+async def _serve(settings: ServerConfig, exit_with_stdin: bool) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    orchestrator = Orchestrator(_engine(settings), window=settings.window, run_ahead=settings.run_ahead)
+    server = await start_server(orchestrator, settings.tls, settings.host, settings.port)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # The second one does not wait.
+        loop.add_signal_handler(number, _stop_or_quit, stop)
+    sys.stdout.write(json.dumps({"event": "ready", "port": server.port}) + "\n")
+    sys.stdout.flush()
+    waits = [asyncio.create_task(stop.wait()), asyncio.create_task(server.engine_died())]
+    if exit_with_stdin:
+        await _watch_stdin(stop)
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        died = not stop.is_set()
+        await server.stop(0 if died else settings.grace_seconds)
+    finally:
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+    if died:
+        raise EdgedraftError("the engine died; the log says where")
+
+
+def _stop_or_quit(stop: asyncio.Event) -> None:
+    if stop.is_set():
+        raise KeyboardInterrupt
+    stop.set()
+
+
+async def _watch_stdin(stop: asyncio.Event) -> None:
+    """Set `stop` when the other end of standard input is closed."""
+
+    class Watch(asyncio.Protocol):
+        def connection_lost(self, error: Exception | None) -> None:
+            stop.set()
+
+    with contextlib.suppress(ValueError):  # a closed or plain-file stdin cannot be watched; there is no parent then
+        await asyncio.get_running_loop().connect_read_pipe(Watch, sys.stdin)

@@ -1,0 +1,184 @@
+"""The gRPC transport over mutual TLS, on grpcio; it turns gRPC's errors into ours, with words that say what to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from edgedraft.errors import (
+    Cancelled,
+    EdgedraftError,
+    InvalidInput,
+    Overloaded,
+    RequestRejected,
+    Unauthenticated,
+    VerifierError,
+    VerifierUnavailable,
+)
+from edgedraft.identity import Identity
+from edgedraft.transport.base import Stream, Transport
+from edgedraft.wire import DESCRIBE_METHOD, MAX_FRAME_BYTES, VERIFY_METHOD
+
+RETRY_AFTER_KEY: Final = "edgedraft-retry-after-ms"
+_ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
+
+
+class GrpcTransport(Transport):
+    """Speaks to one verifier.
+
+    Args:
+        address: `host:port`; an IPv6 address in brackets.
+        identity: Key, certificate and CA.
+        timeout: Seconds that Describe and the connection may take.
+        server_name: Name in the verifier's certificate, if it is another than the host.
+
+    Raises:
+        InvalidInput: The address is not `host:port`.
+    """
+
+    def __init__(
+        self, address: str, identity: Identity, *, timeout: float = 10.0, server_name: str | None = None
+    ) -> None:
+        match = _ADDRESS.fullmatch(address)
+        if match is None or not 0 < int(match.group(2)) < 65536:
+            raise InvalidInput("verifier", f"is {address!r}", "write host:port, e.g. verifier.example:7443")
+        self._address = address
+        self._timeout = timeout
+        self._greeted = False
+        options: list[tuple[str, Any]] = [
+            ("grpc.max_receive_message_length", MAX_FRAME_BYTES + 1024),
+            ("grpc.max_send_message_length", MAX_FRAME_BYTES + 1024),
+            # A phone's NAT forgets idle connections; a dead link shows within the sum of both.
+            ("grpc.keepalive_time_ms", 20_000),
+            ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.enable_retries", 0),
+        ]
+        if server_name is not None:
+            options.append(("grpc.ssl_target_name_override", server_name))
+        credentials = grpc.ssl_channel_credentials(identity.ca, identity.key, identity.certificate)
+        self._channel = grpc.aio.secure_channel(address, credentials, options)
+        self._describe: Any = self._channel.unary_unary(DESCRIBE_METHOD)
+        self._verify: Any = self._channel.stream_stream(VERIFY_METHOD)
+
+    async def describe(self, request: bytes) -> bytes:
+        """Call Describe."""
+        try:
+            answer: bytes = await self._describe(request, timeout=self._timeout)
+        except grpc.aio.AioRpcError as error:
+            raise self._translate(error) from error
+        self._greeted = True
+        return answer
+
+    async def open_stream(self) -> Stream:
+        """Start a stream; a verifier that cannot be reached shows at the first frame."""
+        return _GrpcStream(self, self._verify())
+
+    async def close(self) -> None:
+        """End all streams and the connection."""
+        await self._channel.close()
+
+    def _translate(self, error: grpc.aio.AioRpcError) -> EdgedraftError:
+        return translate(
+            error.code(), error.details() or "", tuple(error.trailing_metadata() or ()), self._address, self._greeted
+        )
+
+
+class _GrpcStream(Stream):
+    def __init__(self, transport: GrpcTransport, call: Any) -> None:
+        self._transport = transport
+        self._call = call
+
+    async def send(self, frame: bytes) -> None:
+        try:
+            await self._call.write(frame)
+        except (grpc.aio.AioRpcError, grpc.aio.UsageError) as error:
+            # The call has ended; not the failed write but its status says why.
+            raise await self._status() from error
+
+    async def receive(self) -> bytes | None:
+        try:
+            frame = await self._call.read()
+        except grpc.aio.AioRpcError as error:
+            raise self._transport._translate(error) from error
+        if frame is grpc.aio.EOF:
+            if await self._call.code() is grpc.StatusCode.OK:
+                return None
+            raise await self._status()
+        self._transport._greeted = True
+        data: bytes = frame
+        return data
+
+    async def close(self) -> None:
+        self._call.cancel()
+
+    async def _status(self) -> EdgedraftError:
+        return translate(
+            await self._call.code(),
+            await self._call.details() or "",
+            await self._call.trailing_metadata() or (),
+            self._transport._address,
+            self._transport._greeted,
+        )
+
+
+def translate(
+    code: grpc.StatusCode, details: str, metadata: Sequence[tuple[str, str | bytes]], address: str, greeted: bool
+) -> VerifierError:
+    """What a gRPC status means for the app.
+
+    Args:
+        code: The status.
+        details: Its text.
+        metadata: Trailing metadata.
+        address: Of the verifier, for the message.
+        greeted: Whether it has answered on this connection before.
+    """
+    match code:
+        case grpc.StatusCode.INVALID_ARGUMENT | grpc.StatusCode.FAILED_PRECONDITION | grpc.StatusCode.OUT_OF_RANGE:
+            return RequestRejected(f"the verifier rejected the request: {details}")
+        case grpc.StatusCode.UNIMPLEMENTED:
+            return RequestRejected(f"{address} is no Edgedraft verifier, or of another version; check the address")
+        case grpc.StatusCode.RESOURCE_EXHAUSTED:
+            milliseconds = dict(metadata).get(RETRY_AFTER_KEY)
+            after = float(milliseconds) / 1000 if milliseconds is not None else None
+            when = f"; try again in {after:g} s" if after is not None else "; try again later"
+            return Overloaded(f"the verifier has no room: {details}{when}", after)
+        case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:
+            return Unauthenticated(f"the verifier refused this device: {details}")
+        case grpc.StatusCode.CANCELLED:
+            return Cancelled("the generation was cancelled")
+        case grpc.StatusCode.DEADLINE_EXCEEDED:
+            return VerifierUnavailable(f"{address} did not answer in time; check the network, or try again")
+        case grpc.StatusCode.UNAVAILABLE:
+            return _unavailable(details, address, greeted)
+        case _:
+            return VerifierUnavailable(f"the verifier failed ({code.name}: {details}); try again")
+
+
+def _unavailable(details: str, address: str, greeted: bool) -> VerifierError:
+    """GRPC says UNAVAILABLE for everything from a wrong port to a refused certificate; its text tells them apart."""
+    text = details.lower()
+    if "certificate_verify_failed" in text or "certificate verify failed" in text or "hostname verification" in text:
+        return Unauthenticated(
+            f"the certificate of {address} cannot be trusted: it is expired, for another name, or not from this "
+            "device's CA; check the address, or enrol again"
+        )
+    if "peer name" in text or "not in peer certificate" in text:
+        return Unauthenticated(f"the certificate of {address} is for another name; check the address")
+    if "connection refused" in text:
+        return VerifierUnavailable(f"nothing listens at {address}; check host and port, and that the verifier runs")
+    if "name resolution" in text or "dns resolution" in text or "domain name not found" in text:
+        return VerifierUnavailable(f"the name in {address} cannot be found; check its spelling and the network")
+    if "wrong_version_number" in text or "wrong version number" in text:
+        return VerifierUnavailable(f"what listens at {address} does not speak TLS; check host and port")
+    if not greeted and ("socket closed" in text or "handshake" in text or "connection reset" in text or "eof" in text):
+        # TLS 1.3 refuses a client certificate after the handshake, so all that shows is a closed connection.
+        return Unauthenticated(
+            f"{address} closed the connection during the handshake: it does not accept this device's certificate "
+            "(missing, expired, or of another CA), or is no Edgedraft verifier; enrol again, or check the address"
+        )
+    return VerifierUnavailable(f"the connection to {address} was lost ({details}); try again")
