@@ -80,6 +80,7 @@ class Pipeline:
         self._sent_at: dict[int, float] = {}
         self._changed_for_drafting = asyncio.Event()
         self._changed_for_sending = asyncio.Event()
+        self._opened = asyncio.Event()
         self._cancelled = asyncio.Event()
 
     def cancel(self) -> None:
@@ -157,6 +158,8 @@ class Pipeline:
     # ------------------------------------------------------------ sending
 
     async def _send(self) -> FinishReason:
+        # Not before the verifier has taken the session: gRPC loses the reason of a refusal if a write is under way.
+        await self._opened.wait()
         while True:
             while (frame := self._next_frame()) is None:
                 self._changed_for_sending.clear()
@@ -189,6 +192,7 @@ class Pipeline:
                 case "opened":
                     self._meter.round_trip(now - opened_at)
                     self._log.window = _window(frame.opened.window)
+                    self._opened.set()
                 case "verdict":
                     if self._take(frame.verdict, now):
                         return FinishReason.STOP

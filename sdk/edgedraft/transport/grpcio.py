@@ -24,6 +24,8 @@ from edgedraft.transport.base import Stream, Transport
 from edgedraft.wire import DESCRIBE_METHOD, MAX_FRAME_BYTES, VERIFY_METHOD
 
 RETRY_AFTER_KEY: Final = "edgedraft-retry-after-ms"
+# What grpcio says where a call ended while a write was under way: the real status is lost.
+_LOST_STATUS: Final = "Internal error from Core"
 _ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
 
 
@@ -96,7 +98,6 @@ class _GrpcStream(Stream):
         try:
             await self._call.write(frame)
         except (grpc.aio.AioRpcError, grpc.aio.UsageError) as error:
-            # The call has ended; not the failed write but its status says why.
             raise await self._status() from error
 
     async def receive(self) -> bytes | None:
@@ -155,6 +156,8 @@ def translate(
             return VerifierUnavailable(f"{address} did not answer in time; check the network, or try again")
         case grpc.StatusCode.UNAVAILABLE:
             return _unavailable(details, address, greeted)
+        case grpc.StatusCode.INTERNAL if details == _LOST_STATUS:
+            return VerifierUnavailable("the verifier ended the session while this device was sending; try again")
         case _:
             return VerifierUnavailable(f"the verifier failed ({code.name}: {details}); try again")
 
