@@ -15,8 +15,8 @@ from edgedraft_models.hf_config import load_hf_config
 from edgedraft_models.progress import Progress
 from edgedraft_models.safetensors_file import SafetensorsFile, write_float16
 
-_INDEX = "model.safetensors.index.json"
-_SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
 
 
 def convert_directory(source: Path, folder: Path, progress: Progress, stage: str) -> str:
@@ -51,7 +51,7 @@ def convert_directory(source: Path, folder: Path, progress: Progress, stage: str
     def read(name: str) -> NDArray[np.floating[Any]]:
         return holder[name].read(name)
 
-    digest = write_float16(folder / _SINGLE, shapes, read, lambda done: progress(stage, done, len(shapes), "tensors"))
+    digest = write_float16(folder / SINGLE, shapes, read, lambda done: progress(stage, done, len(shapes), "tensors"))
     original = json.loads((source / "config.json").read_text(encoding="utf-8"))
     dtype = "dtype" if "dtype" in original else "torch_dtype"  # the name changed with transformers 5
     _write_json(folder / "config.json", {**original, dtype: "float16"})
@@ -66,20 +66,35 @@ def convert_directory(source: Path, folder: Path, progress: Progress, stage: str
     return digest
 
 
-def _weight_files(source: Path) -> list[SafetensorsFile]:
-    if (source / _SINGLE).is_file():
-        return [SafetensorsFile(source / _SINGLE)]
+def shard_names(index: Path) -> list[str]:
+    """Names of the weight files that a `model.safetensors.index.json` lists.
+
+    Raises:
+        ModelFormatError: It is damaged, or names files outside its directory.
+    """
     try:
-        index = json.loads((source / _INDEX).read_text(encoding="utf-8"))
-        names = sorted(set(index["weight_map"].values()))
-        return [SafetensorsFile(source / name) for name in names]
-    except FileNotFoundError as error:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        outside = [name for name in names if Path(name).name != name]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelFormatError(f"{index}: not an index of safetensors ({error}); fetch it again") from error
+    if outside:
         raise ModelFormatError(
-            f"{source}: {Path(error.filename).name} is missing; a directory with {_SINGLE}, or with {_INDEX} and its "
-            "shards, is needed (pytorch_model.bin is not read: it can run code)"
-        ) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise ModelFormatError(f"{source / _INDEX}: not an index of safetensors ({error}); fetch it again") from error
+            f"{index}: names {outside[0]!r}, which lies in another directory; do not trust this model"
+        )
+    return names
+
+
+def _weight_files(source: Path) -> list[SafetensorsFile]:
+    names = [SINGLE] if (source / SINGLE).is_file() else []
+    if not names and (source / INDEX).is_file():
+        names = shard_names(source / INDEX)
+    missing = [name for name in names or [SINGLE] if not (source / name).is_file()]
+    if missing:
+        raise ModelFormatError(
+            f"{source / missing[0]} is missing; a directory with {SINGLE}, or with {INDEX} and its shards, is needed "
+            "(pytorch_model.bin is not read: it can run code)"
+        )
+    return [SafetensorsFile(source / name) for name in names]
 
 
 def _write_json(path: Path, data: dict[str, Any]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,12 @@ from huggingface_hub.errors import (
 from tqdm import tqdm
 
 from edgedraft.errors import ModelFormatError, ModelNotFound, ModelSourceError
+from edgedraft_models.hf_source import INDEX, SINGLE, shard_names
 from edgedraft_models.progress import Progress
 from edgedraft_models.store import require_space, writing_to
 
 _NEEDED = ("config.json", "tokenizer.json", "tokenizer_config.json")
 _OPTIONAL = ("generation_config.json", "chat_template.jinja")
-_INDEX = "model.safetensors.index.json"
-_WEIGHTS = "model.safetensors"
 _CACHE_SETTING = "HF_HOME"
 
 # The library has changed its HTTP client more than once; its own error always derives from the client's root error.
@@ -77,8 +75,8 @@ def download_snapshot(repository: str, revision: str, endpoint: str | None, prog
                 get(name, commit)
             for name in _OPTIONAL:
                 get_optional(name, commit)
-            index = get_optional(_INDEX, commit)
-            for name in _shards(index) if index else [_WEIGHTS]:
+            index = get_optional(INDEX, commit)
+            for name in shard_names(index) if index else [SINGLE]:
                 get(name, commit)
         except HFValidationError as error:
             raise ModelNotFound(f"{repository!r} is no id of the Hugging Face hub: {error}") from error
@@ -104,13 +102,6 @@ def download_snapshot(repository: str, revision: str, endpoint: str | None, prog
                 raise  # of the disk, not of the network
             raise ModelSourceError(f"{repository}: the Hugging Face hub failed ({error}); try again later") from error
     return folder
-
-
-def _shards(index: Path) -> list[str]:
-    names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    if any(Path(name).name != name for name in names):
-        raise ModelFormatError(f"{index}: names files outside the repository's root")
-    return names
 
 
 def _bar_class(progress: Progress, stage: str) -> type[tqdm[Any]]:
