@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
 from typing import Any, Final
@@ -11,7 +12,6 @@ import grpc.aio
 
 from edgedraft.errors import (
     Cancelled,
-    EdgedraftError,
     InvalidInput,
     Overloaded,
     RequestRejected,
@@ -24,9 +24,8 @@ from edgedraft.transport.base import Stream, Transport
 from edgedraft.wire import DESCRIBE_METHOD, MAX_FRAME_BYTES, VERIFY_METHOD
 
 RETRY_AFTER_KEY: Final = "edgedraft-retry-after-ms"
-# What grpcio says where a call ended while a write was under way: the real status is lost.
-_LOST_STATUS: Final = "Internal error from Core"
 _ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 
 
 class GrpcTransport(Transport):
@@ -35,11 +34,11 @@ class GrpcTransport(Transport):
     Args:
         address: `host:port`; an IPv6 address in brackets.
         identity: Key, certificate and CA.
-        timeout: Seconds that Describe and the connection may take.
+        timeout: Seconds that connecting, or an answer to Describe, may take.
         server_name: Name in the verifier's certificate, if it is another than the host.
 
     Raises:
-        InvalidInput: The address is not `host:port`.
+        InvalidInput: The address is not `host:port`, or the timeout not positive.
     """
 
     def __init__(
@@ -48,6 +47,8 @@ class GrpcTransport(Transport):
         match = _ADDRESS.fullmatch(address)
         if match is None or not 0 < int(match.group(2)) < 65536:
             raise InvalidInput("verifier", f"is {address!r}", "write host:port, e.g. verifier.example:7443")
+        if not timeout > 0:
+            raise InvalidInput("timeout", f"is {timeout} s", "use more than 0")
         self._address = address
         self._timeout = timeout
         self._greeted = False
@@ -57,7 +58,14 @@ class GrpcTransport(Transport):
             # A phone's NAT forgets idle connections; a dead link shows within the sum of both.
             ("grpc.keepalive_time_ms", 20_000),
             ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.http2.max_pings_without_data", 0),
             ("grpc.enable_retries", 0),
+            # A connection of its own, and soon tried again: a phone's network comes and goes.
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.initial_reconnect_backoff_ms", 500),
+            ("grpc.max_reconnect_backoff_ms", 5_000),
+            # A proxy that the environment names cannot reach this machine's loopback.
+            ("grpc.enable_http_proxy", 0 if match.group(1) in _LOOPBACK else 1),
         ]
         if server_name is not None:
             options.append(("grpc.ssl_target_name_override", server_name))
@@ -76,14 +84,23 @@ class GrpcTransport(Transport):
         return answer
 
     async def open_stream(self) -> Stream:
-        """Start a stream; a verifier that cannot be reached shows at the first frame."""
-        return _GrpcStream(self, self._verify())
+        """Start a stream, and connect first where no connection stands."""
+        stream = _GrpcStream(self, self._verify())
+        try:
+            async with asyncio.timeout(self._timeout):
+                await stream.connected()
+        except TimeoutError as error:
+            await stream.close()
+            raise VerifierUnavailable(
+                f"{self._address} did not answer within {self._timeout:g} s; check the address and the network"
+            ) from error
+        return stream
 
     async def close(self) -> None:
         """End all streams and the connection."""
         await self._channel.close()
 
-    def _translate(self, error: grpc.aio.AioRpcError) -> EdgedraftError:
+    def _translate(self, error: grpc.aio.AioRpcError) -> VerifierError:
         return translate(
             error.code(), error.details() or "", tuple(error.trailing_metadata() or ()), self._address, self._greeted
         )
@@ -93,18 +110,36 @@ class _GrpcStream(Stream):
     def __init__(self, transport: GrpcTransport, call: Any) -> None:
         self._transport = transport
         self._call = call
+        self._closed = False
+
+    async def connected(self) -> None:
+        try:
+            await self._call.wait_for_connection()
+        except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
+            if _task_is_cancelled():
+                raise
+            raise await self._status() from error
 
     async def send(self, frame: bytes) -> None:
+        if self._call.done():
+            raise await self._status()
         try:
-            await self._call.write(frame)
-        except (grpc.aio.AioRpcError, grpc.aio.UsageError) as error:
+            # Not `call.write`: where the call ends while a write is under way, that puts an INTERNAL of its own in
+            # place of the status that the verifier sent, and drops frames not yet read (grpc/grpc#36066).
+            await self._call._cython_call.send_serialized_message(frame)
+        except grpc.aio.InternalError as error:
             raise await self._status() from error
+        except asyncio.CancelledError:
+            self._call.cancel()  # a write under way cannot be taken back, and there must not be two
+            raise
 
     async def receive(self) -> bytes | None:
         try:
             frame = await self._call.read()
-        except grpc.aio.AioRpcError as error:
-            raise self._transport._translate(error) from error
+        except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
+            if _task_is_cancelled():
+                raise
+            raise await self._status() from error
         if frame is grpc.aio.EOF:
             if await self._call.code() is grpc.StatusCode.OK:
                 return None
@@ -114,16 +149,24 @@ class _GrpcStream(Stream):
         return data
 
     async def close(self) -> None:
+        self._closed = True
         self._call.cancel()
 
-    async def _status(self) -> EdgedraftError:
-        return translate(
-            await self._call.code(),
-            await self._call.details() or "",
-            await self._call.trailing_metadata() or (),
-            self._transport._address,
-            self._transport._greeted,
-        )
+    async def _status(self) -> VerifierError:
+        """Why the call has ended; waits until that is known."""
+        code, details = await self._call.code(), await self._call.details() or ""
+        if code is grpc.StatusCode.OK:
+            return VerifierUnavailable("the verifier has ended this session; open another")
+        if code is grpc.StatusCode.CANCELLED and not self._closed:
+            return VerifierUnavailable("the verifier cancelled the session; try again")
+        metadata = await self._call.trailing_metadata() or ()
+        return translate(code, details, metadata, self._transport._address, self._transport._greeted)
+
+
+def _task_is_cancelled() -> bool:
+    """Whether a CancelledError is meant for this task; grpcio also raises it where only the call was cancelled."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def translate(
@@ -143,9 +186,10 @@ def translate(
             return RequestRejected(f"the verifier rejected the request: {details}")
         case grpc.StatusCode.UNIMPLEMENTED:
             return RequestRejected(f"{address} is no Edgedraft verifier, or of another version; check the address")
+        case grpc.StatusCode.RESOURCE_EXHAUSTED if "larger than max" in details:
+            return RequestRejected(f"the frame is too large ({details}); shorten the prompt")
         case grpc.StatusCode.RESOURCE_EXHAUSTED:
-            milliseconds = dict(metadata).get(RETRY_AFTER_KEY)
-            after = float(milliseconds) / 1000 if milliseconds is not None else None
+            after = _retry_after(metadata)
             when = f"; try again in {after:g} s" if after is not None else "; try again later"
             return Overloaded(f"the verifier has no room: {details}{when}", after)
         case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:
@@ -156,10 +200,14 @@ def translate(
             return VerifierUnavailable(f"{address} did not answer in time; check the network, or try again")
         case grpc.StatusCode.UNAVAILABLE:
             return _unavailable(details, address, greeted)
-        case grpc.StatusCode.INTERNAL if details == _LOST_STATUS:
-            return VerifierUnavailable("the verifier ended the session while this device was sending; try again")
         case _:
             return VerifierUnavailable(f"the verifier failed ({code.name}: {details}); try again")
+
+
+def _retry_after(metadata: Sequence[tuple[str, str | bytes]]) -> float | None:
+    """Seconds after which to try again, if the verifier has said so in a way that can be read."""
+    milliseconds = str(dict(metadata).get(RETRY_AFTER_KEY, ""))
+    return int(milliseconds) / 1000 if milliseconds.isascii() and milliseconds.isdecimal() else None
 
 
 def _unavailable(details: str, address: str, greeted: bool) -> VerifierError:
