@@ -6,7 +6,7 @@ import io
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import constants, hf_hub_download
+from huggingface_hub import _CACHED_NO_EXIST, constants, hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import (
     EntryNotFoundError,
     GatedRepoError,
@@ -60,6 +60,8 @@ def download_snapshot(repository: str, revision: str, endpoint: str | None, prog
         return Path(path)
 
     def get_optional(name: str, commit: str) -> Path | None:
+        if try_to_load_from_cache(repository, name, revision=commit) is _CACHED_NO_EXIST:
+            return None
         try:
             return get(name, commit)
         except LocalEntryNotFoundError:

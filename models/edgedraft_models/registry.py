@@ -16,7 +16,7 @@ from edgedraft.runtime.manifest import ARCHITECTURES, QUANTIZATIONS
 from edgedraft_models.sources import HubSource, LocalSource, Source, WheelSource
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,95}")
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _Value = TypeVar("_Value", str, int)
 
@@ -91,7 +91,7 @@ class Registry:
         if reference in self.models:
             return self.models[reference]
         path = Path(reference).expanduser()
-        if path.exists():
+        if reference and path.exists():
             path = path.resolve()
             # Two directories of one name must not share a folder of the store.
             mark = hashlib.sha256(str(path).encode()).hexdigest()[:8]
