@@ -1,4 +1,4 @@
-"""The KV cache: a pool of slots, and sequences that are lists of slots, so that branching and cutting back copy nothing."""
+"""The KV cache: a pool of slots, and sequences that are lists of slots; branching and cutting back copy nothing."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from edgedraft.errors import CacheFull, InvalidInput
 from edgedraft.runtime.manifest import ModelConfig
+from edgedraft.runtime.rotary import fill_rotary
 
 SequenceId = NewType("SequenceId", int)
 """Names one token sequence of a cache; never used twice."""
@@ -57,8 +58,8 @@ class Batch:
 class KvCache:
     """Keys and values of many sequences, which may share their beginnings.
 
-    A slot holds one token's keys and values in all layers. A sequence is a list of slots. `fork` shares slots, `truncate`
-    and `free` give back the ones that no other sequence uses. Not safe for use by several threads at once.
+    A slot holds one token's keys and values in all layers. A sequence is a list of slots. `fork` shares slots,
+    `truncate` and `free` give back the ones that no other sequence uses. Not safe for use by several threads at once.
 
     Args:
         config: Shape of the model.
@@ -75,9 +76,11 @@ class KvCache:
                 raise InvalidInput(name, f"is {value}", "give at least 1")
         self.config = config
         self.context = min(tokens, config.context_window_size)
-        shape = (config.num_hidden_layers, config.num_key_value_heads, tokens, config.head_dim)
+        shape = (config.num_hidden_layers * config.num_key_value_heads, tokens, config.head_dim)
         self.keys = aligned_empty(shape, np.float32)
         self.values = aligned_empty(shape, np.float32)
+        self.rotary = aligned_empty((self.context, config.head_dim), np.float32)
+        fill_rotary(self.rotary, config)
         self.table: Int32s = aligned_empty((sequences, self.context), np.int32)
         self._users = np.zeros(tokens, np.int32)  # how many sequences hold a slot
         self._free = np.arange(tokens - 1, -1, -1, dtype=np.int32)  # a stack; its top is at _free_count
@@ -170,8 +173,8 @@ class KvCache:
             feeds: At most one a sequence.
 
         Raises:
-            InvalidInput: No feed, an empty one, a token id out of range, a sequence that is unknown, named twice or would
-                outgrow the context. Nothing was changed.
+            InvalidInput: No feed, an empty one, a token id out of range, a sequence that is unknown, named twice or
+                would outgrow the context. Nothing was changed.
             CacheFull: Not enough slots are free. Nothing was changed.
         """
         tokens = [self._check_feed(feed) for feed in feeds]

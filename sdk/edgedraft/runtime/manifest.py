@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
@@ -123,7 +123,7 @@ class Manifest:
         architecture: As `ModelConfig.model_type`.
         quantization: As `ModelConfig.quantization`.
         target: Name of the target that the library was compiled for, e.g. `native`.
-        features: CPU features that the library needs, in LLVM's names, e.g. `avx2`.
+        features: CPU features that the library needs, in Linux's names, e.g. `avx2`.
         model_fingerprint: Hex sha256 of the weights before quantization, and the quantization.
         tokenizer_fingerprint: Hex sha256 of the tokenizer.
         licence: Licence of the weights, as an SPDX expression or a name.
@@ -178,14 +178,18 @@ class Manifest:
         part.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
         part.replace(path)
 
-    def verify(self, folder: Path) -> None:
-        """Hash every file of the folder and compare.
+    def verify(self, folder: Path, names: Iterable[str] | None = None) -> None:
+        """Hash files of the folder and compare.
+
+        Args:
+            folder: The artifact folder.
+            names: Files to look at; None takes all that the manifest lists.
 
         Raises:
-            ModelFormatError: A file is missing or is not the one that was built.
+            ModelFormatError: A file is missing, not listed, or not the one that was built.
         """
-        for name, expected in self.files.items():
-            path = folder / name
+        for name in self.files if names is None else names:
+            path, expected = folder / name, self.files.get(name)
             if not path.is_file():
                 raise ModelFormatError(f"{path}: missing; {_REBUILD}")
             if hash_file(path) != expected:
