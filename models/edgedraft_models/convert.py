@@ -39,7 +39,7 @@ def convert_weights(hf: Path, folder: Path, quantization: str, progress: Progres
     if quantization not in QUANTIZATIONS:
         raise InvalidInput("quantization", f"{quantization!r} is not known", f"take one of {', '.join(QUANTIZATIONS)}")
     config = load_hf_config(hf)
-    total = 3 + 6 * config.num_hidden_layers
+    total = (2 if config.tie_word_embeddings else 3) + config.num_hidden_layers * (7 if config.qkv_bias else 6)
     with TensorCacheWriter(folder) as writer:
         for done, (name, tensor) in enumerate(fused_tensors(hf, config), start=1):
             if tensor.ndim == 2 and quantization == "q4f16_1":
@@ -53,7 +53,7 @@ def convert_weights(hf: Path, folder: Path, quantization: str, progress: Progres
                 writer.add(base + ".q_scale", scales)
             else:
                 writer.add(name, tensor)
-            progress(stage, min(done, total), total, "tensors")
+            progress(stage, done, total, "tensors")
     for file in _TOKENIZER_FILES:
         shutil.copyfile(hf / file, folder / file)
     text = json.dumps(mlc_config(config, quantization), indent=2)
