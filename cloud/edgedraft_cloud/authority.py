@@ -9,7 +9,9 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -30,6 +32,7 @@ _CA_LIFE: Final = timedelta(days=365)
 _LIFE: Final = timedelta(days=30)
 _RENEW_BEFORE: Final = timedelta(days=1)
 _SKEW: Final = timedelta(minutes=5)
+_DNS_NAME: Final = re.compile(r"[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})*")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
@@ -63,22 +66,23 @@ class DevelopmentAuthority:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        try:
+        with _explained(folder):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             if not _valid(folder / CA_CERTIFICATE, folder / CA_KEY):
                 self._make_ca()
             self._key = _load_key(folder / CA_KEY)
-            self._certificate = x509.load_pem_x509_certificate((folder / CA_CERTIFICATE).read_bytes())
-        except (OSError, ValueError) as error:
-            raise IdentityError(
-                f"the authority in {folder} cannot be used ({error}); remove it to start anew"
-            ) from error
+            self._certificate = _load_certificate(folder / CA_CERTIFICATE)
+            self._ca_pem = self._certificate.public_bytes(serialization.Encoding.PEM)
 
     def server(self, names: Sequence[str] = ()) -> Path:
         """A folder with the server's key and certificate.
 
         Args:
             names: DNS names and addresses besides localhost, 127.0.0.1 and ::1.
+
+        Raises:
+            InvalidInput: A name cannot stand in a certificate.
+            IdentityError: The folder cannot be written, or what lies there is damaged.
         """
         wanted = [_general_name(name) for name in dict.fromkeys(("localhost", "127.0.0.1", "::1", *names))]
         return self._issue(self._folder / "server", "edgedraft verifier", wanted, ExtendedKeyUsageOID.SERVER_AUTH)
@@ -88,6 +92,7 @@ class DevelopmentAuthority:
 
         Raises:
             InvalidInput: A name cannot stand in a certificate.
+            IdentityError: The folder cannot be written, or what lies there is damaged.
         """
         uri = device_uri(tenant, device)
         folder = self._folder / "devices" / tenant / device
@@ -99,7 +104,7 @@ class DevelopmentAuthority:
         key = ec.generate_private_key(ec.SECP256R1())
         name = _subject("edgedraft development CA")
         builder = (
-            _builder(name, name, key, _CA_LIFE)
+            _builder(name, name, key, datetime.now(UTC) + _CA_LIFE)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_key_usage(sign_certificates=True), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -107,36 +112,55 @@ class DevelopmentAuthority:
         _write_pair(self._folder, CA_CERTIFICATE, CA_KEY, builder.sign(key, hashes.SHA256()), key)
 
     def _issue(self, folder: Path, subject: str, names: list[x509.GeneralName], usage: x509.ObjectIdentifier) -> Path:
-        ca = self._certificate.public_bytes(serialization.Encoding.PEM)
-        if _valid(folder / CERTIFICATE, folder / KEY) and _same_names(folder, names) and _read(folder / "ca.pem") == ca:
-            return folder
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        key = ec.generate_private_key(ec.SECP256R1())
-        builder = (
-            _builder(_subject(subject), self._certificate.subject, key, _LIFE)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_key_usage(sign_certificates=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
-            .add_extension(x509.SubjectAlternativeName(names), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
-        )
-        _write_pair(folder, CERTIFICATE, KEY, builder.sign(self._key, hashes.SHA256()), key)
-        _write(folder / "ca.pem", ca, 0o644)
+        with _explained(folder):
+            if _valid(folder / CERTIFICATE, folder / KEY) and self._issued(folder, names):
+                return folder
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            key = ec.generate_private_key(ec.SECP256R1())
+            # None outlives its CA.
+            until = min(datetime.now(UTC) + _LIFE, self._certificate.not_valid_after_utc)
+            issuer_key = self._key.public_key()
+            builder = (
+                _builder(_subject(subject), self._certificate.subject, key, until)
+                .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+                .add_extension(_key_usage(sign_certificates=False), critical=True)
+                .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+                .add_extension(x509.SubjectAlternativeName(names), critical=False)
+                .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key), critical=False)
+            )
+            _write_pair(folder, CERTIFICATE, KEY, builder.sign(self._key, hashes.SHA256()), key)
+            _write(folder / CA_CERTIFICATE, self._ca_pem, 0o644)
         return folder
+
+    def _issued(self, folder: Path, names: list[x509.GeneralName]) -> bool:
+        """Whether the certificate there has these names and comes from this CA."""
+        certificate = _load_certificate(folder / CERTIFICATE)
+        has = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        ca = folder / CA_CERTIFICATE
+        return list(has) == names and ca.exists() and ca.read_bytes() == self._ca_pem
+
+
+@contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, x509.ExtensionNotFound) as error:
+        raise IdentityError(
+            f"the certificates in {folder} cannot be used ({error}); remove it to start anew"
+        ) from error
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, life: timedelta
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, until: datetime
 ) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _SKEW)
-        .not_valid_after(now + life)
+        .not_valid_before(datetime.now(UTC) - _SKEW)
+        .not_valid_after(until)
     )
 
 
@@ -162,6 +186,8 @@ def _general_name(name: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
+        if not _DNS_NAME.fullmatch(name):
+            raise InvalidInput("name", f"is {name!r}", "use a DNS name or an IP address") from None
         return x509.DNSName(name)
 
 
@@ -169,7 +195,7 @@ def _valid(certificate: Path, key: Path) -> bool:
     """Whether both are there, belong together and live on for a while."""
     if not certificate.exists() or not key.exists():
         return False
-    loaded = x509.load_pem_x509_certificate(certificate.read_bytes())
+    loaded = _load_certificate(certificate)
     return (
         loaded.public_key() == _load_key(key).public_key()
         and loaded.not_valid_before_utc <= datetime.now(UTC)
@@ -177,9 +203,8 @@ def _valid(certificate: Path, key: Path) -> bool:
     )
 
 
-def _same_names(folder: Path, names: list[x509.GeneralName]) -> bool:
-    certificate = x509.load_pem_x509_certificate((folder / CERTIFICATE).read_bytes())
-    return list(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value) == names
+def _load_certificate(path: Path) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(path.read_bytes())
 
 
 def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:
@@ -189,14 +214,10 @@ def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:
     return key
 
 
-def _read(path: Path) -> bytes:
-    return path.read_bytes() if path.exists() else b""
-
-
 def _write_pair(
     folder: Path, certificate: str, key: str, issued: x509.Certificate, private: ec.EllipticCurvePrivateKey
 ) -> None:
-    # The key first: a certificate without its key would look valid to nobody, the other way round neither.
+    # A crash in between leaves a pair that does not match, which is made anew.
     pem = private.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
@@ -205,8 +226,13 @@ def _write_pair(
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:
-    part = path.with_name(path.name + ".part")
-    part.unlink(missing_ok=True)
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(data)
-    part.replace(path)
+    """Write a file whole or not at all; nobody sees it with a wider mode, not even for a moment."""
+    descriptor, part = tempfile.mkstemp(dir=path.parent, prefix=path.name + ".")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        os.chmod(part, mode)
+        os.replace(part, path)
+    except BaseException:
+        Path(part).unlink(missing_ok=True)
+        raise

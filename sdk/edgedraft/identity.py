@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import stat
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -9,11 +10,13 @@ from pathlib import Path
 from typing import Final, Self
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
 from edgedraft.errors import IdentityError
 
 _ENROL: Final = "enrol this device again"
+_DEVICE: Final = re.compile(r"spiffe://edgedraft/tenant/([^/]+)/device/([^/]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +27,15 @@ class Identity:
         key: Private key, PEM.
         certificate: Certificate chain, PEM.
         ca: Certificate of the CA that the verifier's certificate must come from, PEM.
-        name: SAN URI of the certificate: tenant and device as the CA has written them.
+        tenant: Customer that this device belongs to, as the CA has written it into the certificate.
+        device: Name of this device, likewise.
     """
 
     key: bytes = field(repr=False)
-    certificate: bytes
-    ca: bytes
-    name: str
+    certificate: bytes = field(repr=False)
+    ca: bytes = field(repr=False)
+    tenant: str
+    device: str
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
@@ -43,41 +48,50 @@ class Identity:
         key_path = folder / "key.pem"
         try:
             mode = key_path.stat().st_mode
-            key, certificate, ca = (_read(folder / name) for name in ("key.pem", "cert.pem", "ca.pem"))
+            key, certificate, ca = ((folder / name).read_bytes() for name in ("key.pem", "cert.pem", "ca.pem"))
         except FileNotFoundError as error:
             raise IdentityError(f"{error.filename} is not there; {_ENROL}") from error
         except OSError as error:
             raise IdentityError(f"{error.filename} cannot be read ({error.strerror}); check its permissions") from error
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise IdentityError(f"{key_path} can be read by others (mode {stat.S_IMODE(mode):o}); run chmod 600 on it")
-        return cls(key, certificate, ca, _check(folder, key, certificate))
+            raise IdentityError(f"{key_path} is open to others (mode {stat.S_IMODE(mode):o}); run chmod 600 on it")
+        parsed = _parse(folder, key, certificate, ca)
+        _check_times(folder, parsed)
+        return cls(key, certificate, ca, *_names(folder, parsed))
 
 
-def _read(path: Path) -> bytes:
-    return path.read_bytes()
-
-
-def _check(folder: Path, key: bytes, certificate: bytes) -> str:
-    """Check that key and certificate belong together and are valid now; the certificate's name."""
+def _parse(folder: Path, key: bytes, certificate: bytes, ca: bytes) -> x509.Certificate:
     try:
         private = serialization.load_pem_private_key(key, password=None)
         parsed = x509.load_pem_x509_certificate(certificate)
-        names = parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (ValueError, TypeError, x509.ExtensionNotFound) as error:
-        raise IdentityError(f"the files in {folder} are no key and device certificate ({error}); {_ENROL}") from error
+        x509.load_pem_x509_certificates(ca)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise IdentityError(f"the files in {folder} are no key and certificates in PEM ({error}); {_ENROL}") from error
     if private.public_key() != parsed.public_key():
         raise IdentityError(f"key.pem and cert.pem in {folder} do not belong together; {_ENROL}")
+    return parsed
+
+
+def _check_times(folder: Path, certificate: x509.Certificate) -> None:
     now = datetime.now(UTC)
-    if now < parsed.not_valid_before_utc:
+    if now < certificate.not_valid_before_utc:
         raise IdentityError(
-            f"the certificate in {folder} is valid from {parsed.not_valid_before_utc:%Y-%m-%d %H:%M} UTC on; "
+            f"the certificate in {folder} is valid from {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC on; "
             "set this device's clock"
         )
-    if now > parsed.not_valid_after_utc:
+    if now > certificate.not_valid_after_utc:
         raise IdentityError(
-            f"the certificate in {folder} expired on {parsed.not_valid_after_utc:%Y-%m-%d %H:%M} UTC; {_ENROL}"
+            f"the certificate in {folder} expired on {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC; {_ENROL}"
         )
-    uris = names.get_values_for_type(x509.UniformResourceIdentifier)
-    if len(uris) != 1:
-        raise IdentityError(f"the certificate in {folder} names no device; {_ENROL}")
-    return uris[0]
+
+
+def _names(folder: Path, certificate: x509.Certificate) -> tuple[str, str]:
+    """Tenant and device of the certificate."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, ValueError):
+        names = x509.SubjectAlternativeName([])
+    for uri in names.get_values_for_type(x509.UniformResourceIdentifier):
+        if match := _DEVICE.fullmatch(uri):
+            return match.group(1), match.group(2)
+    raise IdentityError(f"the certificate in {folder} names no device; {_ENROL}")

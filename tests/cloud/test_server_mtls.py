@@ -1,6 +1,7 @@
 """The real server over real mTLS, with a scripted target: answers, errors, and that one bad client harms no other."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from toy import toy_greedy
@@ -212,19 +213,16 @@ async def test_no_certificate_another_ca_and_a_wrong_name_are_told_apart(bench, 
     stranger = DevelopmentAuthority(tmp_path / "other")
     theirs = Identity.load(stranger.device("acme", "phone-1"))
     ours = bench.identity
-    with_their_certificate = Identity(theirs.key, theirs.certificate, ours.ca, theirs.name)
-    with_their_ca = Identity(ours.key, ours.certificate, theirs.ca, ours.name)
+    with_their_certificate = replace(theirs, ca=ours.ca)
+    with_their_ca = replace(ours, ca=theirs.ca)
     for identity, words in ((with_their_certificate, "does not accept"), (with_their_ca, "cannot be trusted")):
         transport = bench.transport(identity)
         with pytest.raises(Unauthenticated, match=words):
             await transport.describe(b"")
         await transport.close()
-    server_as_device = certificates.server()
-    transport = bench.transport(
-        Identity(
-            (server_as_device / "key.pem").read_bytes(), (server_as_device / "cert.pem").read_bytes(), ours.ca, "server"
-        )
-    )
+    server = certificates.server()
+    key, certificate = ((server / name).read_bytes() for name in ("key.pem", "cert.pem"))
+    transport = bench.transport(replace(ours, key=key, certificate=certificate))
     with pytest.raises(Unauthenticated):
         await transport.describe(b"")
     await transport.close()

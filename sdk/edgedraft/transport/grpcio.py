@@ -116,7 +116,7 @@ class _GrpcStream(Stream):
         try:
             await self._call.wait_for_connection()
         except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
-            if _task_is_cancelled():
+            if _cancels_this_task(error):
                 raise
             raise await self._status() from error
 
@@ -137,7 +137,7 @@ class _GrpcStream(Stream):
         try:
             frame = await self._call.read()
         except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
-            if _task_is_cancelled():
+            if _cancels_this_task(error):
                 raise
             raise await self._status() from error
         if frame is grpc.aio.EOF:
@@ -163,10 +163,10 @@ class _GrpcStream(Stream):
         return translate(code, details, metadata, self._transport._address, self._transport._greeted)
 
 
-def _task_is_cancelled() -> bool:
-    """Whether a CancelledError is meant for this task; grpcio also raises it where only the call was cancelled."""
+def _cancels_this_task(error: BaseException) -> bool:
+    """Whether a cancellation is meant for this task; grpcio raises CancelledError also where only the call has it."""
     task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 def translate(
