@@ -1,4 +1,4 @@
-"""The acceptance rule: greedy is exact, and at a temperature the target's distribution comes out whatever is drafted."""
+"""The acceptance rule: greedy is exact; at a temperature the distribution is the target's, whatever is drafted."""
 
 from collections import Counter
 
@@ -22,7 +22,7 @@ SAMPLINGS = {
     "top_p": Sampling(temperature=1.0, top_p=0.8),
     "both": Sampling(temperature=0.8, top_k=5, top_p=0.9),
 }
-RUNS = 5_000
+RUNS = 3_000
 DOUBT = 1e-4
 """The draws are seeded, so a p-value below this is a wrong distribution and not bad luck."""
 
@@ -95,7 +95,7 @@ def test_given_tokens_use_no_draws():
 
 
 @pytest.mark.parametrize("name", SAMPLINGS)
-@pytest.mark.parametrize("rank", [0, 1, 3, VOCAB - 1])
+@pytest.mark.parametrize("rank", [0, 2, VOCAB - 1])
 def test_the_next_token_is_distributed_as_the_targets_whatever_is_drafted(name, rank):
     draft = int(np.argsort(-LOGITS[0])[rank])
     assert fit(first_tokens(draft, SAMPLINGS[name]), distribution(LOGITS[0], SAMPLINGS[name])) > DOUBT
@@ -173,7 +173,7 @@ def test_top_k_and_top_p_keep_what_they_say():
 
 @settings(max_examples=200, deadline=None)
 @given(
-    row=st.lists(st.floats(-80, 80, width=32), min_size=1, max_size=30),
+    row=st.lists(st.integers(-80, 80), min_size=1, max_size=30),
     temperature=st.floats(0.05, 10),
     top_p=st.floats(0.01, 1),
     top_k=st.integers(0, 40),

@@ -1,0 +1,191 @@
+"""The verifier's draft tree: what grows it, what empties it, and that a refused block leaves it alone."""
+
+import contextlib
+import copy
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgedraft.errors import InvalidInput
+from edgedraft.wire import given_bits
+from edgedraft.wire import verify_pb2 as pb
+from edgedraft_cloud.draft_tree import DraftTree, Received
+
+WINDOW = 8
+
+
+class Sender:
+    """Numbers the blocks."""
+
+    def __init__(self) -> None:
+        self.tree = DraftTree()
+        self.blocks = 0
+
+    def send(self, tokens, *, position=0, epoch=0, parent=None, window=WINDOW, given_flags=()) -> Received:
+        self.blocks += 1
+        draft = pb.Draft(epoch=epoch, position=position, block=self.blocks, tokens=tokens)
+        draft.given = given_bits(given_flags)
+        if parent is not None:
+            draft.parent = parent
+        return self.tree.receive(draft, window)
+
+    def settle(self, *tokens: int) -> None:
+        for token in tokens:
+            self.tree.settle(token)
+
+    def line(self, limit: int = 99) -> list[int]:
+        return [node.token for node in self.tree.chain(limit)]
+
+
+@pytest.fixture
+def sender() -> Sender:
+    return Sender()
+
+
+def test_blocks_follow_each_other_and_the_chain_is_the_first_line(sender):
+    assert sender.send([1, 2]) == Received(fresh=2)
+    assert sender.send([3], position=2) == Received(fresh=1)
+    assert (sender.line(), sender.line(2), sender.tree.pending) == ([1, 2, 3], [1, 2], 3)
+    assert [node.position for node in sender.tree.chain(9)] == [0, 1, 2]
+
+
+def test_branches_wait_behind_the_first_line_and_are_followed_after_a_rejection(sender):
+    sender.send([1, 2, 3])
+    sender.send([7, 8], position=0, parent=0)
+    sender.send([9], position=2, parent=2)
+    assert (sender.line(), sender.tree.pending) == ([1, 2, 3], 6)
+    sender.settle(1, 2)
+    assert (sender.line(), sender.tree.pending) == ([3], 2)
+    sender.settle(9)
+    assert (sender.line(), sender.tree.pending) == ([], 0)
+    other = Sender()
+    other.send([1, 2, 3])
+    other.send([7, 8], position=0, parent=0)
+    other.settle(7)
+    assert (other.line(), other.tree.pending) == ([8], 1)
+
+
+def test_a_token_that_was_not_drafted_empties_the_tree(sender):
+    sender.send([1, 2])
+    sender.settle(5)
+    assert (sender.line(), sender.tree.pending, sender.tree.settled) == ([], 0, [5])
+
+
+def test_what_hangs_on_a_dead_node_is_dropped_and_counts_in_the_numbering(sender):
+    sender.send([1, 2])
+    sender.settle(5)
+    assert sender.send([3], position=2) == Received()
+    assert sender.tree.pending == 0
+    # Nodes 1 to 3 are taken by now, so this one is number 4.
+    assert sender.send([6], position=1, parent=0) == Received(fresh=1)
+    assert sender.send([7], position=2, parent=4) == Received(fresh=1)
+    assert sender.line() == [6, 7]
+
+
+def test_late_tokens_that_agree_count_and_the_rest_is_a_draft(sender):
+    sender.settle(1, 2)
+    assert sender.send([1, 2, 3, 4]) == Received(fresh=2, late=2)
+    assert sender.line() == [3, 4]
+    assert sender.tree.chain(1)[0].position == 2
+
+
+def test_late_tokens_that_disagree_are_dropped_with_all_behind_them(sender):
+    sender.settle(1, 2)
+    assert sender.send([1, 9, 3, 4]) == Received(late=1)
+    assert sender.line() == []
+    # Node 1 is a settled one; what hangs on it continues where it stands.
+    assert sender.send([2, 3], position=1, parent=1) == Received(fresh=1, late=1)
+    assert sender.line() == [3]
+
+
+def test_a_child_of_a_settled_node_hangs_where_the_settled_tokens_end(sender):
+    sender.send([1, 2])
+    sender.settle(1, 2)
+    assert sender.send([3], position=2) == Received(fresh=1)
+    assert sender.line() == [3]
+
+
+def test_an_older_epoch_is_dropped_but_its_block_is_seen(sender):
+    sender.settle(1)
+    sender.send([2], position=1, epoch=1)
+    assert sender.send([9, 9], position=0, epoch=0) == Received()
+    assert (sender.line(), sender.tree.epoch, sender.tree.last_block) == ([2], 1, 2)
+
+
+def test_a_new_epoch_forgets_the_old_tree_and_counts_anew(sender):
+    sender.send([1, 2, 3])
+    sender.settle(9)
+    assert sender.send([4], position=1, epoch=1) == Received(fresh=1)
+    assert sender.send([5], position=2, epoch=1, parent=1) == Received(fresh=1)
+    assert (sender.line(), sender.tree.pending) == ([4, 5], 2)
+
+
+def test_given_flags_stay_with_their_tokens(sender):
+    sender.send([1, 2, 3], given_flags=(True, False, True))
+    assert [node.given for node in sender.tree.chain(9)] == [True, False, True]
+    sender.settle(1)
+    assert [node.given for node in sender.tree.chain(9)] == [False, True]
+
+
+REFUSED = {
+    "an unknown parent": ({"tokens": [9], "position": 2, "parent": 3}, "draft.parent", "is 3, this epoch has 2"),
+    "a gap behind a node": ({"tokens": [9], "position": 3}, "draft.position", "its parent is at 1"),
+    "a gap behind the settled": ({"tokens": [9], "position": 1, "parent": 0}, "draft.position", "only 0 positions"),
+    "a parent in a new epoch": ({"tokens": [9], "position": 0, "epoch": 1, "parent": 1}, "draft.parent", "first block"),
+    "a gap in a new epoch": ({"tokens": [9], "position": 1, "epoch": 1}, "draft.position", "only 0 positions"),
+    "a repeated root": ({"tokens": [1], "position": 0, "parent": 0}, "draft.tokens", "repeat"),
+    "a repeated child": ({"tokens": [2], "position": 1, "parent": 1}, "draft.tokens", "follows position 0"),
+    "more than the window": ({"tokens": [3, 4], "position": 2, "window": 3}, "draft.tokens", "window is 3"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refused_block_names_its_field_and_leaves_the_tree_alone(sender, name):
+    block, field, words = REFUSED[name]
+    sender.send([1, 2])
+    before = copy.deepcopy({slot: getattr(sender.tree, slot) for slot in vars(sender.tree)})
+    with pytest.raises(InvalidInput, match=words) as caught:
+        sender.send(**block)
+    assert caught.value.field == field
+    assert {slot: getattr(sender.tree, slot) for slot in vars(sender.tree)} == before
+
+
+def test_a_new_epoch_frees_the_window(sender):
+    sender.send([1, 2, 3], window=3)
+    sender.settle(9)
+    assert sender.send([1, 2, 3], position=1, epoch=1, window=3) == Received(fresh=3)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("settle"), st.integers(0, 3)),
+            st.tuples(
+                st.just("send"),
+                st.lists(st.integers(0, 3), min_size=1, max_size=4),
+                st.integers(0, 6),
+                st.integers(0, 2),
+                st.none() | st.integers(0, 9),
+            ),
+        ),
+        max_size=40,
+    )
+)
+def test_the_count_of_pending_nodes_is_the_size_of_the_tree(history):
+    sender = Sender()
+    for name, *arguments in history:
+        if name == "settle":
+            sender.settle(*arguments)
+        else:
+            tokens, position, epoch, parent = arguments
+            with contextlib.suppress(InvalidInput):
+                sender.send(tokens, position=position, epoch=epoch, parent=parent)
+        nodes, stack = 0, [*sender.tree._roots.values()]
+        while stack:
+            node = stack.pop()
+            assert node.position >= len(sender.tree.settled)
+            nodes += 1
+            stack.extend(node.children.values())
+        assert sender.tree.pending == nodes <= WINDOW
