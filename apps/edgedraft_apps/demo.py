@@ -1,25 +1,28 @@
-"""The terminal demo: everything real, on one machine, from the model's download to the answer."""
+"""The terminal demo: a verifier in a process of its own, mutual TLS, and one prompt answered through the SDK."""
 
 from __future__ import annotations
 
+import os
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from rich.console import Console
-from rich.rule import Rule
-from rich.text import Text
 
 from edgedraft.client import Client
 from edgedraft.errors import InvalidInput
-from edgedraft.events import Finished
+from edgedraft.generation import Generation
+from edgedraft.prompt import Mode, Prompt
 from edgedraft.sampling import SamplingParams
-from edgedraft_apps.local_verifier import local_verifier
-from edgedraft_apps.progress import bars
-from edgedraft_apps.terminal import report_table, show
+from edgedraft_apps.local_verifier import HOST, local_verifier
+from edgedraft_apps.terminal import printable, show
 from edgedraft_apps.wan import WanProxy
 from edgedraft_cloud.authority import DevelopmentAuthority
-from edgedraft_models import BuiltPair, PairEntry, Store, build_pair
+from edgedraft_models import BuiltPair
+
+PROMPT: Final = "Explain in a few sentences why the sky is blue."
+MAX_RTT: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,61 +31,74 @@ class DemoSettings:
 
     Attributes:
         prompt: One user message.
-        pair: Drafter and target.
-        source: Kind of source of the models; None takes the pair's default.
-        rtt: Round-trip time to put in between, in seconds.
-        sampling: How to choose tokens.
+        sampling: How to choose tokens and when to stop.
+        rtt: Round trip to put between device and verifier, in seconds.
+        engine: What runs the target.
 
     Raises:
         InvalidInput: A setting is wrong.
     """
 
-    prompt: str
-    pair: PairEntry
-    source: str | None
-    rtt: float
-    sampling: SamplingParams
+    prompt: str = PROMPT
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    rtt: float = 0.0
+    engine: str = "embedded"
 
     def __post_init__(self) -> None:
-        if not self.prompt.strip():
-            raise InvalidInput("prompt", "is empty", "write something")
-        if not 0 <= self.rtt <= 10:
-            raise InvalidInput("rtt", f"is {self.rtt * 1000:g} ms", "use 0 to 10000")
+        Prompt.of(self.prompt)
+        if not 0 <= self.rtt <= MAX_RTT:
+            raise InvalidInput("rtt", f"is {self.rtt * 1000:g} ms", f"use 0 to {MAX_RTT * 1000:g}")
 
 
-def prepare(settings: DemoSettings, store: Store, console: Console) -> BuiltPair:
-    """Fetch and build the pair, as far as it is not there.
-
-    Raises:
-        ModelError: It could not be had or built.
-    """
-    with bars(console) as report:
-        return build_pair(store, settings.pair, source=settings.source, progress=report)
-
-
-async def answer(settings: DemoSettings, pair: BuiltPair, home: Path, console: Console) -> Finished:
+async def answer(settings: DemoSettings, pair: BuiltPair, folder: Path, console: Console) -> Generation:
     """Start a verifier, answer the prompt through the SDK, and show it.
 
+    Args:
+        settings: What to ask, and how.
+        pair: A drafter and its target.
+        folder: Where to keep the development CA and the verifier's log.
+        console: Where to show it.
+
+    Returns:
+        The finished generation.
+
     Raises:
-        EdgedraftError: Something failed.
+        EdgedraftError: What went wrong, with the cure.
     """
-    authority = DevelopmentAuthority(home / "demo" / "certificates")
+    authority = DevelopmentAuthority(folder / "certificates")
+    drafter_threads, target_threads = share_cores(len(os.sched_getaffinity(0)))
+    arguments = ("--engine", settings.engine, "--threads", str(target_threads))
     async with AsyncExitStack() as stack:
-        verifier = local_verifier(pair.target, authority.server(), log=home / "demo" / "verifier.log")
-        port = await stack.enter_async_context(verifier)
+        with console.status("start the verifier"):
+            port = await stack.enter_async_context(
+                local_verifier(pair.target, authority.server(), log=folder / "verifier.log", arguments=arguments)
+            )
         if settings.rtt:
-            proxy = await stack.enter_async_context(WanProxy("127.0.0.1", port, rtt=settings.rtt))
-            port = proxy.port
+            port = (await stack.enter_async_context(WanProxy(HOST, port, rtt=settings.rtt))).port
         client = await stack.enter_async_context(
-            Client(pair.drafter, verifier=f"localhost:{port}", identity=authority.device("demo", "laptop"), mode="open")
+            Client(
+                pair.drafter,
+                verifier=f"{HOST}:{port}",
+                identity=authority.device("demo", "this-device"),
+                mode=Mode.OPEN,
+                threads=drafter_threads,
+            )
         )
         await client.connect()
-        where = f"another process, mTLS, RTT +{settings.rtt * 1000:.0f} ms"
-        console.print(Text(f"drafter {pair.drafter.parent.name} {pair.drafter.name} here", style="dim"))
-        console.print(Text(f"target  {pair.target.parent.name} {pair.target.name} in {where}", style="dim"))
-        console.print(Rule(style="dim"))
-        console.print(Text(settings.prompt, style="bold"))
-        finished = await show(aiter(client.generate(settings.prompt, settings.sampling)), console)
-    console.print(Rule(style="dim"))
-    console.print(report_table(finished.report))
-    return finished
+        link = f"over mTLS, {settings.rtt * 1000:g} ms of RTT added" if settings.rtt else "over mTLS"
+        for line in (f"drafter: {_name(pair.drafter)}", f"target:  {_name(pair.target)}, in another process, {link}"):
+            console.print(line, style="bright_black", markup=False, highlight=False)
+        console.print(f"\n> {printable(settings.prompt)}\n", style="bold", markup=False, highlight=False)
+        generation = client.generate(settings.prompt, settings.sampling)
+        await show(generation, console)
+    return generation
+
+
+def share_cores(cores: int) -> tuple[int, int]:
+    """Threads for the drafter and for the target where both run on one machine."""
+    drafter = max(1, cores // 2)
+    return drafter, max(1, cores - drafter)
+
+
+def _name(folder: Path) -> str:
+    return f"{folder.parent.name} {folder.name}"

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import sys
-from collections.abc import AsyncIterator
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from edgedraft.errors import VerifierError
+from edgedraft.errors import InvalidInput, VerifierUnavailable
 
+HOST: Final = "127.0.0.1"
 START_SECONDS: Final = 120.0
 STOP_SECONDS: Final = 10.0
 
 
 @asynccontextmanager
-async def local_verifier(model: Path, tls: Path, *, log: Path, arguments: tuple[str, ...] = ()) -> AsyncIterator[int]:
-    """Run `edgedraft-verifier serve` while the block runs; yields its port.
+async def local_verifier(
+    model: Path, tls: Path, *, log: Path, arguments: Sequence[str] = ()
+) -> AsyncGenerator[int, None]:
+    """Run `edgedraft-verifier serve` while the block runs; it stops by itself should this process be killed.
 
     Args:
         model: Artifact folder of the target.
@@ -27,50 +31,51 @@ async def local_verifier(model: Path, tls: Path, *, log: Path, arguments: tuple[
         log: Where its log goes.
         arguments: Further flags.
 
+    Yields:
+        The port on `HOST` where it listens.
+
     Raises:
-        VerifierError: It did not start; the message holds the end of its log.
+        InvalidInput: The verifier's packages are not installed.
+        VerifierUnavailable: It did not start; the message says why.
     """
+    if find_spec("grpc_health") is None:
+        raise InvalidInput("verifier", "is not installed", "run `pip install 'edgedraft[cloud]'`")
     command = [sys.executable, "-m", "edgedraft_cloud", "serve", "--model", str(model), "--tls", str(tls)]
-    command += ["--host", "127.0.0.1", "--port", "0", "--grace-seconds", "1", "--exit-with-stdin", *arguments]
+    command += ["--host", HOST, "--port", "0", "--grace-seconds", "1", "--exit-with-stdin", *arguments]
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as log_file:
-        # A session of its own: Ctrl-C in the terminal reaches us, and we stop it in good order.
+    with log.open("wb") as stderr:
+        # In a session of its own, so that Ctrl-C reaches this process alone, which then stops it in good order.
         process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=log_file,
-            start_new_session=True,
+            *command, stdin=PIPE, stdout=PIPE, stderr=stderr, start_new_session=True
         )
-        try:
-            yield await _port(process, log)
-        finally:
-            await _stop(process)
+    try:
+        yield await _port(process, log)
+    finally:
+        await _stop(process)
 
 
-async def _port(process: asyncio.subprocess.Process, log: Path) -> int:
+async def _port(process: Process, log: Path) -> int:
+    """Wait for the line that says the port."""
     assert process.stdout is not None
     try:
         async with asyncio.timeout(START_SECONDS):
             line = await process.stdout.readline()
     except TimeoutError as error:
-        raise VerifierError(f"the verifier did not start within {START_SECONDS:.0f} s; see {log}") from error
+        raise VerifierUnavailable(f"the verifier was not ready after {START_SECONDS:g} s; its log is {log}") from error
     if not line:
-        await process.wait()
-        raise VerifierError(f"the verifier did not start: {_last_lines(log) or 'it said nothing'} (log: {log})")
+        raise VerifierUnavailable(f"the verifier did not start: {_last_words(log)} (its log is {log})")
     port: int = json.loads(line)["port"]
     return port
 
 
-def _last_lines(log: Path) -> str:
-    return " | ".join(log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:])
+def _last_words(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return next((line.removeprefix("error: ") for line in reversed(lines) if line.strip()), "it said nothing")
 
 
-async def _stop(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is not None:
-        return
-    with contextlib.suppress(ProcessLookupError):  # it may end by itself at this moment
-        process.terminate()
+async def _stop(process: Process) -> None:
+    assert process.stdin is not None
+    process.stdin.close()  # it takes that as the sign to stop
     try:
         async with asyncio.timeout(STOP_SECONDS):
             await process.wait()

@@ -1,56 +1,69 @@
-"""Progress bars for long work, one a stage."""
+"""Shows how far a long job is: a bar for each stage on a terminal, a line for each stage elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-)
-from rich.text import Text
-
-from edgedraft_models import Progress as Report
+from rich.filesize import decimal
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 
-class _Amount(ProgressColumn):
-    """Bytes as megabytes, everything else as a share."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._bytes = DownloadColumn()
-
-    def render(self, task: Task) -> Text:
-        """Render one task's amount."""
-        if task.fields["unit"] == "bytes":
-            return self._bytes.render(task)
-        return Text(f"{task.percentage:>3.0f} %", style="progress.percentage")
-
-
-@contextmanager
-def bars(console: Console) -> Iterator[Report]:
-    """Show what a long job reports; without a terminal, one line a finished stage.
+class ProgressBars:
+    """A context manager and a callback that takes reports of progress, one stage after the other.
 
     Args:
-        console: Where to show it.
+        console: Where to show them; standard error, so that output can be piped.
     """
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=28), _Amount(), TimeElapsedColumn())
-    tasks: dict[str, TaskID] = {}
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
 
-        def report(stage: str, done: int, total: int, unit: str) -> None:
-            if stage not in tasks:
-                tasks[stage] = progress.add_task(stage, total=total or None, unit=unit)
-                if not console.is_terminal:
-                    console.print(stage)
-            progress.update(tasks[stage], completed=done, total=total or None)
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._stage = ""
+        self._task: TaskID | None = None
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[amount]}", justify="right"),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
 
-        yield report
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def __call__(self, stage: str, done: int, total: int, unit: str) -> None:
+        """Take one report.
+
+        Args:
+            stage: What is going on; a new name begins a new bar.
+            done: How much of it is done.
+            total: How much there is to do.
+            unit: What is counted: `bytes`, `percent` or a plural noun; empty where counting says nothing.
+        """
+        if stage != self._stage:
+            self._stage = stage
+            self._task = self._bars.add_task(stage, total=max(total, 1), amount="")
+            if not self._console.is_terminal:
+                self._console.print(stage, highlight=False, markup=False, soft_wrap=True)
+        assert self._task is not None
+        self._bars.update(self._task, completed=done, total=max(total, 1), amount=_amount(done, total, unit))
+
+
+def _amount(done: int, total: int, unit: str) -> str:
+    match unit:
+        case "bytes":
+            return f"{decimal(done)} of {decimal(total)}"
+        case "percent":
+            return f"{done} %"
+        case "":
+            return ""
+        case _:
+            return f"{done} of {total} {unit}"

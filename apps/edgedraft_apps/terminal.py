@@ -1,123 +1,170 @@
-"""Shows a generation in a terminal: provisional text grey, verified text plain, and a report at the end."""
+"""Shows an answer in a terminal as it comes: the draft grey at once, plain once verified, replaced where wrong."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import AsyncIterator
+import asyncio
+import re
+import unicodedata
+from types import TracebackType
+from typing import Final, Self
 
+from rich.cells import cell_len
 from rich.console import Console
-from rich.control import Control
-from rich.segment import ControlType
-from rich.table import Table
+from rich.live import Live
 from rich.text import Text
 
-from edgedraft.events import Drafted, Event, Finished, Revised, Verified
-from edgedraft.report import Report
+from edgedraft.events import Verified
+from edgedraft.generation import Generation
+
+DRAFT_STYLE: Final = "italic bright_black"
+FRAME_SECONDS: Final = 1 / 30
+"""Time between two drawings; more often is not seen and takes time from the models."""
+_TAB: Final = "    "
+_PIECES: Final = re.compile(r"\n|[^\S\n]+|\S+")
 
 
-class Screen:
-    """Draws verified text once and redraws only the provisional tail behind it.
+async def show(generation: Generation, console: Console) -> None:
+    """Show a generation until it has finished.
 
-    Complete lines of verified text scroll away as ordinary output; what is redrawn is the last verified line and the
-    draft, so nothing flickers however long the answer is.
+    Where the output is no terminal, only verified text is written, as it stands.
 
     Args:
-        console: A terminal; anything else gets the verified text only.
+        generation: Cancelled if this is left early.
+        console: Where to show it.
+
+    Raises:
+        EdgedraftError: What the generation raises; what was verified until then stays on the screen.
+    """
+    async with generation:
+        if not console.is_terminal or console.is_dumb_terminal:
+            async for event in generation:
+                if isinstance(event, Verified):
+                    console.file.write(event.text)
+                    console.file.flush()
+            console.file.write("\n")
+            return
+        loop = asyncio.get_running_loop()
+        due: asyncio.TimerHandle | None = None
+
+        with AnswerView(console) as view:
+
+            def draw() -> None:
+                nonlocal due
+                due = None
+                view.draw(generation.text, generation.draft_text)
+
+            try:
+                async for _ in generation:
+                    due = due or loop.call_later(FRAME_SECONDS, draw)
+            finally:
+                if due is not None:
+                    due.cancel()
+                view.draw(generation.text, "")
+
+
+class AnswerView:
+    """Draws verified and provisional text; a context manager.
+
+    Rows that can change no more are printed once and scroll away as usual. Only what follows them, a few rows, is drawn
+    anew each time, so nothing flickers however long the answer is.
+
+    Args:
+        console: A terminal.
     """
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._line = ""
-        self._drafts: list[tuple[int, str]] = []
-        self._rows = 0
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._printed = 0
+        self._rest = Text()
 
-    def show(self, event: Event) -> None:
-        """Take one event."""
-        match event:
-            case Drafted(position=position, text=text):
-                self._drafts.append((position, text))
-            case Verified(position=position, tokens=tokens, text=text):
-                end = position + len(tokens)
-                self._drafts = [draft for draft in self._drafts if draft[0] >= end]
-                self._line += text
-            case Revised(position=cut):
-                self._drafts = [draft for draft in self._drafts if draft[0] < cut]
-            case Finished():
-                self._drafts = []
-        if self._console.is_terminal:
-            self._draw()
-        elif isinstance(event, Verified):
-            sys.stdout.write(event.text)
-            sys.stdout.flush()
-        if isinstance(event, Finished):
-            self._console.print()
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
 
-    def _draw(self) -> None:
-        self._erase()
-        *complete, self._line = self._line.split("\n")
-        for line in complete:
-            self._console.print(Text(line), soft_wrap=False)
-        live = Text(self._line)
-        live.append("".join(text for _, text in self._drafts), style="bright_black")
-        rows = live.wrap(self._console, self._console.width)
-        self._console.print(Text("\n").join(rows), end="")
-        self._rows = len(rows)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+        self._console.print(self._rest)
 
-    def _erase(self) -> None:
-        if self._rows:
-            up = [(ControlType.CURSOR_UP, self._rows - 1)] if self._rows > 1 else []
-            self._console.control(Control(ControlType.CARRIAGE_RETURN, *up))
-            # Erase from the cursor to the end of the screen: rich has no control for it.
-            self._console.file.write("\x1b[J")
-            self._rows = 0
+    def draw(self, verified: str, draft: str) -> None:
+        """Show this state.
+
+        Args:
+            verified: All verified text; it only ever grows.
+            draft: Provisional text behind it.
+        """
+        width = self._console.width
+        rest = printable(verified)[self._printed :]
+        *complete, last = row_starts(rest, width)
+        self._printed += last
+        tail = rest[last:] + printable(draft)
+        self._rest = _rows(tail, row_starts(tail, width), len(rest) - last)
+        self._live.update(self._rest)
+        if complete:
+            self._console.print(_rows(rest[:last], complete, last))  # above the live rows, drawn anew with it
+        else:
+            self._live.refresh()
 
 
-async def show(events: AsyncIterator[Event], console: Console) -> Finished:
-    """Draw a whole generation; its last event.
+def printable(text: str) -> str:
+    """Text that only ever moves the cursor on: tabs become spaces, other control characters the replacement character.
 
-    Raises:
-        EdgedraftError: What the generation raised.
+    A model may write escape sequences; they shall not reach the terminal.
     """
-    screen = Screen(console)
-    async for event in events:
-        screen.show(event)
-        if isinstance(event, Finished):
-            return event
-    raise AssertionError("a generation ends with Finished or an error")
+    return "".join(_printable(char) for char in text)
 
 
-def report_table(report: Report, *, first_token_note: str = "") -> Table:
-    """The figures of a generation, for people.
+def row_starts(text: str, width: int) -> list[int]:
+    """Where the rows begin if text is wrapped between words, and longer words between characters.
+
+    However the text goes on, all rows but the last stay as they are.
 
     Args:
-        report: Of the generation.
-        first_token_note: Said behind the time to the first token.
+        text: Printable text.
+        width: Cells in a row.
+
+    Returns:
+        Indices into the text, the first one 0.
     """
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_column(style="bold")
-    table.add_column()
-    alpha = report.acceptance_rate
-    hidden = report.hidden_share
-    rows = [
-        ("tokens", f"{report.tokens} in {report.seconds:.2f} s"),
-        ("tokens/s", f"{report.tokens_per_second:.1f}"),
-        ("first draft", _milliseconds(report.first_draft_seconds)),
-        ("first verified token", _milliseconds(report.first_token_seconds) + first_token_note),
-        ("α (drafts that were right)", "none judged" if alpha is None else f"{alpha:.2f} of {report.judged}"),
-        ("rounds / rollbacks", f"{report.rounds} / {report.rollbacks}"),
-        ("drafted / wasted", f"{report.drafted} / {report.wasted}"),
-        ("RTT", _milliseconds(report.rtt_seconds)),
-        ("a target step", _milliseconds(report.verify_seconds)),
-        ("bytes up / down", f"{report.bytes_up} / {report.bytes_down} (before TLS)"),
-        (
-            "wait hidden",
-            "no wait" if hidden is None else f"{hidden:.0%} of {report.wait_seconds:.2f} s with drafts in flight",
-        ),
-    ]
-    for name, value in rows:
-        table.add_row(name, value)
-    return table
+    starts, column = [0], 0
+    for piece in _PIECES.finditer(text):
+        start, word = piece.start(), piece.group()
+        if word == "\n":
+            starts.append(piece.end())
+            column = 0
+        elif word.isspace():
+            column += cell_len(word)  # may go beyond the edge, where nobody sees it
+        elif column + cell_len(word) <= width:
+            column += cell_len(word)
+        else:
+            if column:
+                starts.append(start)
+                column = 0
+            for offset, char in enumerate(word):
+                if column and column + cell_len(char) > width:
+                    starts.append(start + offset)
+                    column = 0
+                column += cell_len(char)
+    return starts
 
 
-def _milliseconds(seconds: float | None) -> str:
-    return "none" if seconds is None else f"{seconds * 1000:.0f} ms"
+def _rows(text: str, starts: list[int], verified: int) -> Text:
+    """Rows as they are drawn; what lies behind the first `verified` characters is a draft."""
+    rows = Text(no_wrap=True, overflow="ignore")
+    for number, start in enumerate(starts):
+        end = starts[number + 1] if number + 1 < len(starts) else len(text)
+        if number:
+            rows.append("\n")
+        row = text[start:end].rstrip()  # blanks at the edge must not make the terminal wrap
+        cut = min(max(verified - start, 0), len(row))
+        rows.append(row[:cut])
+        rows.append(row[cut:], DRAFT_STYLE)
+    return rows
+
+
+def _printable(char: str) -> str:
+    if char == "\t":
+        return _TAB
+    return char if char == "\n" or unicodedata.category(char) != "Cc" else "\ufffd"

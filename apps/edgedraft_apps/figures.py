@@ -1,0 +1,54 @@
+"""The figures of a generation as a small table."""
+
+from __future__ import annotations
+
+from rich.filesize import decimal
+from rich.table import Table
+
+from edgedraft.report import Report
+
+
+def figures(report: Report) -> Table:
+    """A table of what a generation cost and gained; figures that it has none of are left out."""
+    rows = [
+        ("tokens", f"{report.tokens} in {_time(report.seconds)}, {report.tokens_per_second:.1f} a second"),
+        ("first draft", _time(report.first_draft_seconds)),
+        ("first verified", _time(report.first_token_seconds)),
+    ]
+    if report.acceptance_rate is not None:
+        rows += [
+            ("α", f"{report.acceptance_rate:.2f} of {report.judged} judged drafts were right"),
+            ("drafted", f"{report.drafted} tokens, {report.wasted} of them in vain"),
+        ]
+    if report.rounds:
+        rows += [
+            ("rounds", f"{report.rounds}, {report.tokens / report.rounds:.1f} tokens each"),
+            ("rollbacks", str(report.rollbacks)),
+            ("RTT", _time(report.rtt_seconds)),
+            ("target step", _time(report.verify_seconds)),
+        ]
+    if report.frames_up:
+        rows += [
+            ("up", f"{decimal(report.bytes_up)} in {report.frames_up} frames"),
+            ("down", f"{decimal(report.bytes_down)} in {report.frames_down} frames"),
+        ]
+    if report.hidden_share is not None:
+        rows.append(
+            (
+                "wait hidden",
+                f"{_time(report.hidden_seconds)} of {_time(report.wait_seconds)}, {report.hidden_share:.0%}",
+            )
+        )
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="cyan")
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        if value:
+            table.add_row(name, value)
+    return table
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
