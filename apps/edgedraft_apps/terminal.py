@@ -74,7 +74,7 @@ class AnswerView:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
         self._printed = 0
         self._rest = Text()
 
@@ -101,11 +101,10 @@ class AnswerView:
         self._printed += last
         tail = rest[last:] + printable(draft)
         self._rest = _rows(tail, row_starts(tail, width), len(rest) - last)
-        self._live.update(self._rest)
-        if complete:
-            self._console.print(_rows(rest[:last], complete, last))  # above the live rows, drawn anew with it
-        else:
-            self._live.refresh()
+        with self._console:  # all in one write
+            if complete:
+                self._console.print(_rows(rest[:last], complete, last))
+            self._live.update(self._rest, refresh=True)
 
 
 def printable(text: str) -> str:
