@@ -78,7 +78,7 @@ def convert_gguf(path: Path, folder: Path, progress: Progress, stage: str) -> st
             raise ModelFormatError(
                 f"{path}: {tensor.name} has type {tensor.tensor_type.name}, which cannot be read"
             ) from error
-        if config.model_type == "llama":
+        if config.model_type == "llama" and weight.shape == shapes[name]:  # else the writer says what is wrong
             if name.endswith("q_proj.weight"):
                 return _undo_rotary_permutation(weight, config.num_attention_heads)
             if name.endswith("k_proj.weight"):

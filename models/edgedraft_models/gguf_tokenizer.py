@@ -91,7 +91,14 @@ class GgufTokenizer:
         if missing:
             raise ModelFormatError(f"{origin}: tokenizer.ggml.{missing[0]} is missing; fetch the file again")
         named = {name: fields.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos", "unknown", "padding")}
-        tokens = fields["tokenizer.ggml.tokens"]
+        tokens, types = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]
+        if len(tokens) != len(types):
+            raise ModelFormatError(f"{origin}: {len(tokens)} tokens have {len(types)} types; fetch the file again")
+        known = set(tokens)
+        for merge in fields["tokenizer.ggml.merges"]:
+            left, _, right = merge.partition(" ")
+            if not known.issuperset((left, right, left + right)):
+                raise ModelFormatError(f"{origin}: merge {merge!r} makes no token of the list; fetch the file again")
         for name, token_id in named.items():
             if token_id is not None and not 0 <= token_id < len(tokens):
                 raise ModelFormatError(f"{origin}: {name} token {token_id} lies outside the {len(tokens)} tokens")
@@ -100,7 +107,7 @@ class GgufTokenizer:
         return cls(
             rule=rule,
             tokens=tokens,
-            types=fields["tokenizer.ggml.token_type"],
+            types=types,
             merges=fields["tokenizer.ggml.merges"],
             special_ids={name: token_id for name, token_id in named.items() if token_id is not None},
             chat_template=fields.get("tokenizer.chat_template"),

@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedraft.errors import ModelFormatError
+from edgedraft_models.store import require_space
 
 _READABLE: dict[str, np.dtype[Any]] = {"F16": np.dtype("<f2"), "F32": np.dtype("<f4"), "BF16": np.dtype("<u2")}
 _HEADER_LIMIT = 100_000_000  # bytes; the format's own limit
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """Where a tensor lies in the file: `begin` and `end` count from the start of the file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
 
 
 class SafetensorsFile:
@@ -42,17 +54,16 @@ class SafetensorsFile:
                     f"{path}: not a safetensors file (header of {length} bytes in {size}); fetch it again"
                 )
             try:
-                header: dict[str, Any] = json.loads(file.read(length))
-            except ValueError as error:
+                header = json.loads(file.read(length))
+                header.pop("__metadata__", None)
+                self._entries = {name: _parse_entry(entry, 8 + length) for name, entry in header.items()}
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise ModelFormatError(
-                    f"{path}: the safetensors header is not JSON ({error}); fetch it again"
+                    f"{path}: the safetensors header is damaged ({error}); fetch it again"
                 ) from error
-        header.pop("__metadata__", None)
-        self._entries = header
-        self._start = 8 + length
-        end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
-        if self._start + end > size:
-            raise ModelFormatError(f"{path}: cut short, {size} bytes of {self._start + end}; fetch it again")
+        end = max((entry.end for entry in self._entries.values()), default=0)
+        if end > size:
+            raise ModelFormatError(f"{path}: cut short, {size} bytes of {end}; fetch it again")
 
     def names(self) -> Iterator[str]:
         """Names of all tensors in the file."""
@@ -60,7 +71,7 @@ class SafetensorsFile:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of one tensor."""
-        return tuple(self._entries[name]["shape"])
+        return self._entries[name].shape
 
     def read(self, name: str) -> NDArray[np.floating[Any]]:
         """Read one tensor: float16 and float32 as they are, bfloat16 widened to float32.
@@ -69,25 +80,31 @@ class SafetensorsFile:
             ModelFormatError: The dtype is none of these, or the byte range does not fit the shape.
         """
         entry = self._entries[name]
-        dtype = _READABLE.get(entry["dtype"])
+        dtype = _READABLE.get(entry.dtype)
         if dtype is None:
             raise ModelFormatError(
-                f"{self.path}: tensor {name} is {entry['dtype']}; only {', '.join(_READABLE)} can be read: "
+                f"{self.path}: tensor {name} is {entry.dtype}; only {', '.join(_READABLE)} can be read: "
                 "take the model's unquantized weights"
             )
-        begin, end = entry["data_offsets"]
-        shape = self.shape(name)
-        if end - begin != math.prod(shape) * dtype.itemsize:
+        if entry.end - entry.begin != math.prod(entry.shape) * dtype.itemsize:
             raise ModelFormatError(
-                f"{self.path}: tensor {name} has {end - begin} bytes for shape {shape}; fetch it again"
+                f"{self.path}: {name} has {entry.end - entry.begin} bytes for shape {entry.shape}; fetch it again"
             )
-        if begin == end:
-            return np.zeros(shape, np.float32)
-        raw: NDArray[Any] = np.memmap(self.path, dtype, "r", offset=self._start + begin, shape=shape)
-        if entry["dtype"] == "BF16":
+        if entry.begin == entry.end:
+            return np.zeros(entry.shape, np.float32)
+        raw: NDArray[Any] = np.memmap(self.path, dtype, "r", offset=entry.begin, shape=entry.shape)
+        if entry.dtype == "BF16":
             widened: NDArray[np.float32] = (raw.astype(np.uint32) << 16).view(np.float32)
             return widened
         return raw
+
+
+def _parse_entry(data: Mapping[str, Any], start: int) -> _Entry:
+    begin, end = data["data_offsets"]
+    shape = tuple(data["shape"])
+    if not all(isinstance(number, int) and number >= 0 for number in (begin, end, *shape)) or end < begin:
+        raise ValueError(f"shape {shape} at {begin} to {end}")
+    return _Entry(str(data["dtype"]), shape, start + begin, start + end)
 
 
 def write_float16(
@@ -109,6 +126,7 @@ def write_float16(
 
     Raises:
         ModelFormatError: A tensor has another shape than announced or values that float16 cannot hold.
+        DiskFull: The file does not fit on the disk.
     """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     offset = 0
@@ -118,6 +136,7 @@ def write_float16(
         offset = end
     encoded = json.dumps(header, separators=(",", ":")).encode()
     encoded += b" " * (-len(encoded) % 8)
+    require_space(path, offset)
 
     digest = hashlib.sha256()
     with path.open("wb") as file:

@@ -68,6 +68,24 @@ def test_truncated_file_is_refused(tmp_path: Path) -> None:
         SafetensorsFile(tmp_path / "a")
 
 
+@pytest.mark.parametrize(
+    "entry",
+    [
+        3,
+        {"shape": [4], "data_offsets": [0, 8]},
+        {"dtype": "F16", "shape": 4, "data_offsets": [0, 8]},
+        {"dtype": "F16", "shape": [4], "data_offsets": [0]},
+        {"dtype": "F16", "shape": [-4], "data_offsets": [0, 8]},
+        {"dtype": "F16", "shape": [4], "data_offsets": [8, 0]},
+        {"dtype": "F16", "shape": [4], "data_offsets": ["0", "8"]},
+    ],
+)
+def test_damaged_entry_is_refused(tmp_path: Path, entry: object) -> None:
+    _write(tmp_path / "a", {"t": entry}, b"\0" * 8)
+    with pytest.raises(ModelFormatError, match="header is damaged"):
+        SafetensorsFile(tmp_path / "a")
+
+
 def test_other_dtype_is_refused(tmp_path: Path) -> None:
     _write(tmp_path / "a", {"t": {"dtype": "I8", "shape": [4], "data_offsets": [0, 4]}}, b"\0" * 4)
     with pytest.raises(ModelFormatError, match=r"I8.*unquantized"):

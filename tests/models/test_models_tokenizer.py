@@ -115,6 +115,8 @@ GOOD = {
         ({"tokenizer.ggml.pre": None}, "rule None cannot be rebuilt"),
         ({"tokenizer.ggml.eos_token_id": 2}, "eos token 2 lies outside the 2 tokens"),
         ({"tokenizer.ggml.eos_token_id": None}, "eos_token_id is missing"),
+        ({"tokenizer.ggml.token_type": [1]}, "2 tokens have 1 types"),
+        ({"tokenizer.ggml.merges": ["a b"]}, "merge 'a b' makes no token"),
     ],
 )
 def test_field_that_does_not_do_is_named(change: dict[str, object], message: str) -> None:
