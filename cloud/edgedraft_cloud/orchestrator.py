@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import time
 from collections.abc import AsyncGenerator, Collection
 from typing import Final
 
@@ -33,7 +34,7 @@ class SessionHandle:
         self.session = session
         self._verdict: pb.Verdict | None = None
         self._going_away = False
-        self._error: EdgedraftError | None = None
+        self._error: Exception | None = None
         self._changed = asyncio.Event()
 
     def receive(self, frame: pb.ClientFrame) -> None:
@@ -42,7 +43,7 @@ class SessionHandle:
         Raises:
             InvalidInput: It breaks the protocol; end the stream.
         """
-        self.session.receive(frame)
+        self.session.receive(frame, time.monotonic())
         self._orchestrator.wake(self)
         self._changed.set()
 
@@ -82,18 +83,19 @@ class SessionHandle:
 
     def apply(self, outcome: Outcome) -> None:
         """Take the outcome of the work under way."""
-        if isinstance(outcome.error, EdgedraftError):
+        if outcome.error is not None:
             self.fail(outcome.error)
             return
         if self.session.state is State.FINISHED:
             return
-        verdict = self.session.apply(outcome)
+        verdict = self.session.apply(outcome, time.monotonic())
         self._verdict = verdict if self._verdict is None else merge_verdicts(self._verdict, verdict)
         self._changed.set()
 
-    def fail(self, error: EdgedraftError) -> None:
-        """End the session with an error, after what it has settled."""
-        self._error = error
+    def fail(self, error: Exception) -> None:
+        """End the session with an error, after what it has settled; the first error counts."""
+        if self._error is None:
+            self._error = error
         self._changed.set()
 
     def go_away(self) -> None:
@@ -214,7 +216,12 @@ class Orchestrator:
             ),
             prompt_tokens=len(message.prompt),
         )
-        await self._engine.open(session.id, message.prompt, _sampling(message.sampling))
+        try:
+            await self._engine.open(session.id, message.prompt, _sampling(message.sampling))
+        except asyncio.CancelledError:
+            # The device left meanwhile, and the engine may have taken the session already.
+            self._engine.release(session.id)
+            raise
         handle = SessionHandle(self, session)
         self._handles[session.id] = handle
         logger.info(
@@ -226,9 +233,13 @@ class Orchestrator:
 
     def wake(self, handle: SessionHandle) -> None:
         """Something changed for a session: if it has a work now, hand it over with all others of this moment."""
-        if handle.session.state is not State.PARKED or handle.session.id not in self._handles:
+        session = handle.session
+        if session.state is State.FINISHED:
+            # A reader that takes its time must not hold the engine's memory.
+            self._engine.release(session.id)
+        if session.state is not State.PARKED or session.id not in self._handles:
             return
-        self._ready[handle.session.id] = handle
+        self._ready[session.id] = handle
         if not self._flushing:
             self._flushing = True
             asyncio.get_running_loop().call_soon(self._flush)
@@ -265,13 +276,13 @@ class Orchestrator:
             await self._empty.wait()
 
     async def drain(self, grace: float) -> None:
-        """Take no new sessions, ask live ones to go, and wait for them up to `grace` seconds."""
+        """Take no new sessions, let live ones finish for up to `grace` seconds, then send the others away."""
         self._draining = True
-        for handle in self._handles.values():
-            handle.go_away()
         with contextlib.suppress(TimeoutError):  # they had their time
             async with asyncio.timeout(grace):
                 await self.idle()
+        for handle in self._handles.values():
+            handle.go_away()
 
     async def close(self) -> None:
         """Stop the engine; sessions that are still live fail."""
@@ -298,6 +309,7 @@ class Orchestrator:
             raise InvalidInput("open.resume_token", "is set, this verifier keeps no sessions", "open a new session")
 
     def _flush(self) -> None:
+        """Hand over the works of all sessions that may have one, first come, first served."""
         self._flushing = False
         works = []
         for handle in self._ready.values():
@@ -316,11 +328,20 @@ class Orchestrator:
                     if handle is not None:
                         handle.apply(outcome)
                         self.wake(handle)
+                # At once, so that all sessions of this step can be in the next.
+                self._flush()
         except VerifierUnavailable as error:
-            logger.error("engine died", extra={"cause": type(error.__cause__ or error).__name__})
-            self._engine_error = error
-            self._died.set()
-            self._fail_all(error)
+            self._die(error)
+        except Exception as error:  # noqa: BLE001  a fault of ours; nobody may wait for outcomes that nobody takes
+            death = VerifierUnavailable("the verifier failed; try again in a moment")
+            death.__cause__ = error
+            self._die(death)
+
+    def _die(self, error: VerifierUnavailable) -> None:
+        logger.error("engine died", exc_info=error.__cause__ or error)
+        self._engine_error = error
+        self._died.set()
+        self._fail_all(error)
 
     def _fail_all(self, error: EdgedraftError) -> None:
         for handle in self._handles.values():

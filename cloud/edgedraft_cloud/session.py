@@ -78,6 +78,7 @@ class Session:
     finish_reason: pb.Finished.Reason = pb.Finished.REASON_UNSPECIFIED
     _acknowledged: int = 0
     _verdicts: int = 0
+    _arrived: float = 0.0
     _drafts_under_way: bool = False
 
     def __post_init__(self) -> None:
@@ -85,8 +86,12 @@ class Session:
 
     # ------------------------------------------------------------ frames in
 
-    def receive(self, frame: pb.ClientFrame) -> None:
+    def receive(self, frame: pb.ClientFrame, now: float) -> None:
         """Take a frame of the device that is not its `Open`.
+
+        Args:
+            frame: Decoded, not checked yet.
+            now: When it arrived, in seconds of any clock.
 
         Raises:
             InvalidInput: It breaks the protocol; the session must end.
@@ -96,7 +101,7 @@ class Session:
         self._acknowledge(frame.settled)
         match frame.WhichOneof("frame"):
             case "draft":
-                self._draft(frame.draft)
+                self._draft(frame.draft, now)
             case "close":
                 self._move(State.FINISHED, pb.Finished.REASON_CLOSED)
             case "open":
@@ -111,7 +116,7 @@ class Session:
             )
         self._acknowledged = max(self._acknowledged, settled)
 
-    def _draft(self, draft: pb.Draft) -> None:
+    def _draft(self, draft: pb.Draft, now: float) -> None:
         check_draft(draft, self.limits.frames)
         if draft.given and not self.limits.may_give:
             raise InvalidInput("draft.given", "is set in a mode where the target decides all", "open a sealed session")
@@ -127,6 +132,7 @@ class Session:
         if total > most:
             raise InvalidInput("draft.tokens", f"make {total} in this session, the limit is {most}", "keep the window")
         received = self.tree.receive(draft, self.limits.window)
+        self._arrived = now
         self.usage.drafted_tokens = total
         self.usage.late_tokens += received.late
 
@@ -147,11 +153,12 @@ class Session:
         given = tuple(node.given for node in chain)
         return Work(self.id, tuple(node.token for node in chain), given if any(given) else ())
 
-    def apply(self, outcome: Outcome) -> pb.Verdict:
+    def apply(self, outcome: Outcome, now: float) -> pb.Verdict:
         """Settle what a step found; `state` and `finish_reason` tell whether that was the end.
 
         Args:
             outcome: Of the work under way, without an error.
+            now: The time, by the clock of `receive`.
         """
         position = len(self.tree.settled)
         self._move(State.PARKED)
@@ -179,6 +186,7 @@ class Session:
             window=self.limits.window,
             queue_us=round(outcome.queue_seconds * 1e6),
             verify_us=round(outcome.verify_seconds * 1e6),
+            held_us=round((now - self._arrived) * 1e6) if self.tree.last_block else 0,
         )
 
     def _move(self, state: State, reason: pb.Finished.Reason = pb.Finished.REASON_UNSPECIFIED) -> None:

@@ -236,7 +236,7 @@ class Pipeline:
         meter.verify_seconds += verdict.verify_us / 1e6
         sent_at = self._sent_at.get(verdict.block)
         if sent_at is not None:
-            meter.round_trip(now - sent_at - (verdict.queue_us + verdict.verify_us) / 1e6)
+            meter.round_trip(now - sent_at - verdict.held_us / 1e6)
         for block in [block for block in self._sent_at if block <= verdict.block]:
             del self._sent_at[block]
 

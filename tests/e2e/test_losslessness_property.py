@@ -88,11 +88,11 @@ class World:
         frame = self.up[index]
         del self.up[index]
         self.delivered.append(frame)
-        self.session.receive(frame)
+        self.session.receive(frame, 0.0)
 
     def duplicate(self, which: int) -> None:
         if self.delivered:
-            self.session.receive(self.delivered[which % len(self.delivered)])
+            self.session.receive(self.delivered[which % len(self.delivered)], 0.0)
 
     def start_step(self) -> None:
         if self.work is None:
@@ -111,7 +111,7 @@ class World:
         accepted = len(tokens)
         tokens.append(target(tuple(log), self.seed))
         self.work = None
-        self.down.append(self.session.apply(Outcome("s", tuple(tokens), accepted)))
+        self.down.append(self.session.apply(Outcome("s", tuple(tokens), accepted), 0.0))
 
     def merge_down(self) -> None:
         if len(self.down) > 1:

@@ -149,7 +149,7 @@ class Opened(_message.Message):
     def __init__(self, resume_token: _Optional[bytes] = ..., window: _Optional[int] = ..., max_block: _Optional[int] = ..., settled: _Optional[int] = ..., epoch: _Optional[int] = ..., last_block: _Optional[int] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("epoch", "block", "position", "tokens", "accepted", "block_used", "window", "queue_us", "verify_us", "alternatives")
+    __slots__ = ("epoch", "block", "position", "tokens", "accepted", "block_used", "window", "queue_us", "verify_us", "held_us", "alternatives")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     BLOCK_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
@@ -159,6 +159,7 @@ class Verdict(_message.Message):
     WINDOW_FIELD_NUMBER: _ClassVar[int]
     QUEUE_US_FIELD_NUMBER: _ClassVar[int]
     VERIFY_US_FIELD_NUMBER: _ClassVar[int]
+    HELD_US_FIELD_NUMBER: _ClassVar[int]
     ALTERNATIVES_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     block: int
@@ -169,8 +170,9 @@ class Verdict(_message.Message):
     window: int
     queue_us: int
     verify_us: int
+    held_us: int
     alternatives: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, epoch: _Optional[int] = ..., block: _Optional[int] = ..., position: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., accepted: _Optional[int] = ..., block_used: bool = ..., window: _Optional[int] = ..., queue_us: _Optional[int] = ..., verify_us: _Optional[int] = ..., alternatives: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, epoch: _Optional[int] = ..., block: _Optional[int] = ..., position: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., accepted: _Optional[int] = ..., block_used: bool = ..., window: _Optional[int] = ..., queue_us: _Optional[int] = ..., verify_us: _Optional[int] = ..., held_us: _Optional[int] = ..., alternatives: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Finished(_message.Message):
     __slots__ = ("reason", "usage")

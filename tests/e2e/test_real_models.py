@@ -1,0 +1,152 @@
+"""End to end on real weights: a verifier process over mTLS, the compiled drafter, the compiled target.
+
+The prompts are ours unless EDGEDRAFT_PROMPTS names another file of the same form.
+"""
+
+import asyncio
+import json
+import os
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import chisquare
+
+from edgedraft.client import Client
+from edgedraft.runtime.compiled import CompiledModel
+from edgedraft.runtime.kv import Feed
+from edgedraft.sampling import SamplingParams
+from edgedraft.text import TextCodec
+from edgedraft_apps.local_verifier import local_verifier
+from edgedraft_apps.wan import WanProxy
+from edgedraft_cloud.engines.base import Sampling
+from edgedraft_cloud.verification import probabilities
+
+TOKENS = 64
+PROMPTS = Path(os.environ.get("EDGEDRAFT_PROMPTS") or Path(__file__).parents[1] / "data" / "prompts.jsonl")
+
+
+def prompts(count: int) -> list[str]:
+    """Every n-th prompt of the file, so that all its kinds are there."""
+    lines = [json.loads(line)["turns"][0] for line in PROMPTS.read_text(encoding="utf-8").splitlines() if line.strip()]
+    short = [text for text in lines if len(text) < 4000]
+    return short[:: max(1, len(short) // count)][:count]
+
+
+class Target:
+    """The target by itself, one token at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.codec = TextCodec.load(folder)
+        self._model = CompiledModel.load(folder)
+        self._cache = self._model.new_cache(4096)
+
+    def chat(self, text: str) -> list[int]:
+        return self.codec.encode_chat([{"role": "user", "content": text}])
+
+    def logits(self, prompt: list[int]) -> np.ndarray:
+        sequence = self._cache.new_sequence()
+        try:
+            return self._model.forward(self._cache, [Feed(sequence, prompt)])[0].copy()
+        finally:
+            self._cache.free(sequence)
+
+    def greedy(self, prompt: list[int], count: int) -> list[int]:
+        sequence = self._cache.new_sequence()
+        tokens: list[int] = []
+        feed = prompt
+        while len(tokens) < count and not (tokens and tokens[-1] in self.codec.eos_token_ids):
+            tokens.append(int(np.argmax(self._model.forward(self._cache, [Feed(sequence, feed)])[0])))
+            feed = tokens[-1:]
+        self._cache.free(sequence)
+        return tokens
+
+
+@pytest.fixture(scope="module")
+def target(default_pair) -> Target:
+    return Target(default_pair.target)
+
+
+@pytest.fixture(scope="module")
+def greedy_texts(target) -> dict[str, str]:
+    return {text: target.codec.decode(target.greedy(target.chat(text), TOKENS)) for text in prompts(20)}
+
+
+SETTINGS = {
+    "plain": ((), 0.0, 4),
+    "far away": ((), 0.1, 4),
+    "token by token, cloud waits": (("--run-ahead", "0"), 0.0, 1),
+    "tiny window, far away": (("--window", "3", "--max-block", "2", "--run-ahead", "0"), 0.03, 2),
+    "large blocks": (("--window", "48", "--max-block", "32"), 0.02, 32),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+async def test_greedy_output_is_the_targets_own(name, default_pair, greedy_texts, certificates, tmp_path):
+    """20 prompts in all; every setting takes its share of them, so each delay, window and block size is exercised."""
+    arguments, rtt, block_size = SETTINGS[name]
+    index = list(SETTINGS).index(name)
+    chosen = list(greedy_texts)[index :: len(SETTINGS)]
+    assert len(chosen) == 4
+    async with AsyncExitStack() as stack:
+        port = await stack.enter_async_context(
+            local_verifier(
+                default_pair.target, certificates.server(), log=tmp_path / "verifier.log", arguments=arguments
+            )
+        )
+        if rtt:
+            port = (await stack.enter_async_context(WanProxy("127.0.0.1", port, rtt=rtt, jitter=rtt / 4))).port
+        client = await stack.enter_async_context(
+            Client(
+                default_pair.drafter,
+                verifier=f"localhost:{port}",
+                identity=certificates.device("acme", "phone-1"),
+                mode="open",
+                block_size=block_size,
+            )
+        )
+        sampling = SamplingParams(max_tokens=TOKENS)
+        first = client.generate(chosen[0], sampling)
+        assert await first == greedy_texts[chosen[0]]
+        assert first.report.judged > 0
+        # The others at the same time: their blocks share the target's steps.
+        answers = await asyncio.gather(*(client.generate(text, sampling) for text in chosen[1:]))
+        assert answers == [greedy_texts[text] for text in chosen[1:]]
+
+
+async def test_sampling_follows_the_targets_distribution(default_pair, target, certificates, tmp_path):
+    """At temperature 1 with every token drafted first: the first token against the target's softmax."""
+    text, runs = "Tell me a story about a dog.", 500
+    prompt = target.chat(text)
+    expected = probabilities(target.logits(prompt), Sampling(temperature=1.0)) * runs
+    async with AsyncExitStack() as stack:
+        port = await stack.enter_async_context(
+            local_verifier(
+                default_pair.target,
+                certificates.server(),
+                log=tmp_path / "verifier.log",
+                arguments=("--run-ahead", "0"),
+            )
+        )
+        client = await stack.enter_async_context(
+            Client(
+                default_pair.drafter,
+                verifier=f"localhost:{port}",
+                identity=certificates.device("acme", "phone-1"),
+                mode="open",
+            )
+        )
+        found = np.zeros(len(expected))
+        judged = 0
+        for seed in range(runs):
+            generation = client.generate(text, SamplingParams(max_tokens=2, temperature=1.0, seed=seed))
+            first = next(iter([event async for event in generation if getattr(event, "tokens", ())]))
+            found[first.tokens[0]] += 1
+            judged += generation.report.judged
+    assert judged >= runs
+    common = expected >= 5
+    assert common.sum() >= 3
+    observed = np.append(found[common], found[~common].sum())
+    wanted = np.append(expected[common], expected[~common].sum())
+    assert chisquare(observed, wanted).pvalue > 1e-4
