@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
+import os
 import signal
 import sys
+import threading
+from collections.abc import Coroutine
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from edgedraft.errors import EdgedraftError
+from edgedraft.errors import EdgedraftError, VerifierUnavailable
 from edgedraft.runtime.manifest import Manifest
 from edgedraft_cloud import logs
 from edgedraft_cloud.authority import DevelopmentAuthority
@@ -23,6 +27,7 @@ from edgedraft_cloud.engines.embedded import EmbeddedEngine
 from edgedraft_cloud.orchestrator import Orchestrator
 from edgedraft_cloud.server import load_credentials, start_server
 
+logger = logging.getLogger(__name__)
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
@@ -71,7 +76,8 @@ def serve(
 ) -> None:
     """Serve a target until SIGTERM or Ctrl-C; both let live sessions finish first, a second Ctrl-C does not.
 
-    Once it serves, one JSON line on standard output tells the port. Logs go to standard error and hold no content.
+    Once it serves, one JSON line on standard output tells the port. Logs go to standard error, as JSON lines, and hold
+    no content.
 
     Example: `edgedraft-verifier serve --model ./target --tls ./certs/server --port 7443`
     """
@@ -117,11 +123,15 @@ def dev_ca(
 
 def main() -> None:
     """Run the command; an error that we know is one line, not a traceback."""
+    # gRPC's own lines on standard error are for its developers, and no JSON; what matters of them is in our errors.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
-        app(standalone_mode=True)
+        app()
     except EdgedraftError as error:
         typer.secho(f"error: {error}", fg="red", err=True)
         sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 def _engine(settings: ServerConfig) -> Engine:
@@ -141,30 +151,37 @@ def _check(settings: ServerConfig) -> None:
 
 
 async def _serve(settings: ServerConfig, exit_with_stdin: bool) -> None:
-    loop = asyncio.get_running_loop()
     stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    orchestrator = Orchestrator(_engine(settings), window=settings.window, run_ahead=settings.run_ahead)
+    if exit_with_stdin:
+        _watch_stdin(stop)
+    engine = _engine(settings)
+    logger.info("loading", extra={"model": engine.info.model, "engine": engine.info.engine})
+    orchestrator = Orchestrator(engine, window=settings.window, run_ahead=settings.run_ahead)
     server = await start_server(orchestrator, settings.tls, settings.host, settings.port)
+    # Not before: until here there is nothing to leave in good order, and the signals' own effect is the quickest.
     for number in (signal.SIGTERM, signal.SIGINT):
-        # The second one does not wait.
-        loop.add_signal_handler(number, _stop_or_quit, stop)
+        asyncio.get_running_loop().add_signal_handler(number, _stop_or_quit, stop)
+    logger.info("serving", extra={"host": settings.host, "port": server.port})
     sys.stdout.write(json.dumps({"event": "ready", "port": server.port}) + "\n")
     sys.stdout.flush()
-    waits = [asyncio.create_task(stop.wait()), asyncio.create_task(server.engine_died())]
-    if exit_with_stdin:
-        await _watch_stdin(stop)
-    try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        died = not stop.is_set()
-        await server.stop(0 if died else settings.grace_seconds)
-    finally:
-        for wait in waits:
-            wait.cancel()
-        await asyncio.gather(*waits, return_exceptions=True)
+    died = await _first(stop.wait(), server.engine_died()) == 1
+    logger.info("stopping", extra={"sessions": orchestrator.live_sessions, "grace_seconds": settings.grace_seconds})
+    await server.stop(0 if died else settings.grace_seconds)
+    logger.info("stopped")
     if died:
-        raise EdgedraftError("the engine died; the log says where")
+        raise VerifierUnavailable("the engine died; its log line says where")
+
+
+async def _first(*waits: Coroutine[Any, Any, object]) -> int:
+    """Wait for the first of them; its index."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return next(index for index, task in enumerate(tasks) if task in done)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _stop_or_quit(stop: asyncio.Event) -> None:
@@ -173,12 +190,14 @@ def _stop_or_quit(stop: asyncio.Event) -> None:
     stop.set()
 
 
-async def _watch_stdin(stop: asyncio.Event) -> None:
-    """Set `stop` when the other end of standard input is closed."""
+def _watch_stdin(stop: asyncio.Event) -> None:
+    """Set `stop` when the other end of standard input closes, as it does when a parent dies in whatever way."""
+    loop = asyncio.get_running_loop()
 
-    class Watch(asyncio.Protocol):
-        def connection_lost(self, error: Exception | None) -> None:
-            stop.set()
+    def watch() -> None:
+        while os.read(sys.stdin.fileno(), 4096):
+            pass
+        with contextlib.suppress(RuntimeError):  # the loop has ended first
+            loop.call_soon_threadsafe(stop.set)
 
-    with contextlib.suppress(ValueError):  # a closed or plain-file stdin cannot be watched; there is no parent then
-        await asyncio.get_running_loop().connect_read_pipe(Watch, sys.stdin)
+    threading.Thread(target=watch, name="edgedraft-stdin", daemon=True).start()

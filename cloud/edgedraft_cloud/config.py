@@ -12,15 +12,16 @@ from edgedraft.errors import InvalidInput
 
 ENGINES: Final = ("embedded",)
 LEVELS: Final = ("debug", "info", "warning", "error")
-_AT_LEAST: Final = {
-    "port": 0,
-    "max_sessions": 1,
-    "window": 1,
-    "max_block": 1,
-    "run_ahead": 0,
-    "kv_tokens": 64,
-    "grace_seconds": 0,
+_WHOLE: Final = {
+    "port": (0, 65_535),
+    "max_sessions": (1, 4096),
+    "window": (1, 4096),
+    "max_block": (1, 256),
+    "run_ahead": (0, 4096),
+    "kv_tokens": (64, 2**31),
 }
+"""Settings that are whole numbers, with the least and the most."""
+_MAX_GRACE: Final = 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +62,23 @@ class ServerConfig:
     log_level: str = "info"
 
     def __post_init__(self) -> None:
-        for name, least in _AT_LEAST.items():
-            value = getattr(self, name)
-            if not isinstance(value, int | float) or isinstance(value, bool) or value < least:
-                raise InvalidInput(name, f"is {value!r}", f"use a number from {least} on")
-        if self.port > 65_535:
-            raise InvalidInput("port", f"is {self.port}", "use 0 (any free one) to 65535")
-        if self.threads is not None and (not isinstance(self.threads, int) or self.threads < 1):
-            raise InvalidInput("threads", f"is {self.threads!r}", "use 1 or more, or leave it out")
+        for name, (least, most) in _WHOLE.items():
+            _check_whole(name, getattr(self, name), least, most)
+        if self.threads is not None:
+            _check_whole("threads", self.threads, 1, 1024)
+        grace = self.grace_seconds
+        if not isinstance(grace, int | float) or isinstance(grace, bool) or not 0 <= grace <= _MAX_GRACE:
+            raise InvalidInput("grace_seconds", f"is {grace!r}", f"use 0 to {_MAX_GRACE}")
+        if not isinstance(self.host, str) or not self.host:
+            raise InvalidInput("host", f"is {self.host!r}", "use an address or a name of this machine")
         if self.engine not in ENGINES:
             raise InvalidInput("engine", f"is {self.engine!r}", f"use one of: {', '.join(ENGINES)}")
         if self.log_level not in LEVELS:
             raise InvalidInput("log_level", f"is {self.log_level!r}", f"use one of: {', '.join(LEVELS)}")
         if self.max_block > self.window:
-            raise InvalidInput("max_block", f"is {self.max_block}, the window is {self.window}", "keep it within")
+            raise InvalidInput(
+                "max_block", f"is {self.max_block}, the window is {self.window}", "make the window at least as large"
+            )
 
     @classmethod
     def load(cls, file: Path | None, flags: Mapping[str, Any]) -> Self:
@@ -96,8 +100,15 @@ class ServerConfig:
         for name in ("model", "tls"):
             if name not in settings:
                 raise InvalidInput(name, "is missing", f"pass --{name} or write it into the config file")
+            if not isinstance(settings[name], str | Path):
+                raise InvalidInput(name, f"is {settings[name]!r}", "use the path of a folder")
             settings[name] = Path(settings[name]).expanduser()
         return cls(**settings)
+
+
+def _check_whole(name: str, value: object, least: int, most: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise InvalidInput(name, f"is {value!r}", f"use a whole number from {least} to {most}")
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -106,5 +117,5 @@ def _read(file: Path) -> dict[str, Any]:
             return tomllib.load(stream)
     except OSError as error:
         raise InvalidInput("config", f"{file} cannot be read ({error.strerror})", "check the path") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidInput("config", f"{file} is no TOML ({error})", "mend that line") from error

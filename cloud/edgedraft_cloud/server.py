@@ -6,18 +6,23 @@ import asyncio
 import logging
 import re
 import secrets
+import ssl
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import grpc
 import grpc.aio
+from cryptography import x509
+from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health
 
-from edgedraft.errors import EdgedraftError, IdentityError, InvalidInput, Overloaded, VerifierUnavailable
+from edgedraft.errors import IdentityError, InvalidInput, Overloaded, VerifierUnavailable
 from edgedraft.wire import MAX_FRAME_BYTES, PROTOCOL_VERSION, SERVICE_NAME, decode_client_frame
 from edgedraft.wire import verify_pb2 as pb
 from edgedraft_cloud.orchestrator import Orchestrator, SessionHandle
@@ -26,6 +31,10 @@ logger = logging.getLogger(__name__)
 
 RETRY_AFTER_KEY: Final = "edgedraft-retry-after-ms"
 FIELD_KEY: Final = "edgedraft-field"
+LEAVE_SECONDS: Final = 0.5
+"""How long the last frames may take to get out when the server stops."""
+OPEN_SECONDS: Final = 30.0
+"""How long a stream may stay open without its first frame."""
 _DEVICE_URI: Final = re.compile(r"spiffe://edgedraft/tenant/([A-Za-z0-9._-]+)/device/([A-Za-z0-9._-]+)")
 _SAN_KEY: Final = "x509_subject_alternative_name"
 
@@ -41,29 +50,36 @@ class Peer:
 
 
 class RunningServer:
-    """A server that takes connections.
+    """A server that takes connections. Made by `start_server`; `stop` must be called at the end.
 
     Attributes:
         port: The port that it listens on.
     """
 
-    def __init__(self, server: grpc.aio.Server, service: VerifierService, status: health.HealthServicer, port: int):
+    def __init__(self, server: grpc.aio.Server, orchestrator: Orchestrator, status: health.HealthServicer, port: int):
         self._server = server
-        self._service = service
+        self._orchestrator = orchestrator
         self._health = status
+        self._watch = asyncio.create_task(self._follow_engine(), name="edgedraft-readiness")
         self.port = port
 
     async def engine_died(self) -> None:
-        """Wait until the engine has died; returns then, with readiness turned off."""
-        await self._service.orchestrator.engine_died()
-        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        """Wait until the engine has died; readiness is off then."""
+        await asyncio.shield(self._watch)
 
     async def stop(self, grace: float) -> None:
-        """Drain: no new sessions, live ones are asked to go and may take `grace` seconds; then everything ends."""
+        """Take no new sessions, let live ones finish for `grace` seconds, ask the rest to go, and end everything."""
+        self._watch.cancel()
+        await asyncio.wait([self._watch])
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
-        await self._service.orchestrator.drain(grace)
-        await self._server.stop(0.2)
-        await self._service.orchestrator.close()
+        await self._orchestrator.drain(grace)
+        await self._server.stop(LEAVE_SECONDS)
+        await self._orchestrator.close()
+
+    async def _follow_engine(self) -> None:
+        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+        await self._orchestrator.engine_died()
+        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
 
     async def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
         for name in ("", SERVICE_NAME):
@@ -71,7 +87,7 @@ class RunningServer:
 
 
 async def start_server(orchestrator: Orchestrator, tls: Path, host: str, port: int) -> RunningServer:
-    """Start the engine and listen.
+    """Listen, then start the engine: a port that is taken shows before a model is loaded.
 
     Args:
         orchestrator: Shares the engine.
@@ -80,12 +96,11 @@ async def start_server(orchestrator: Orchestrator, tls: Path, host: str, port: i
         port: Port; 0 takes a free one.
 
     Raises:
-        IdentityError: The TLS files cannot be read.
+        IdentityError: The TLS files cannot be used.
         InvalidInput: The port cannot be had.
         ModelError: The target cannot be loaded.
     """
     credentials = load_credentials(tls)
-    await orchestrator.start()
     server = grpc.aio.server(
         options=[
             ("grpc.max_receive_message_length", MAX_FRAME_BYTES + 1024),
@@ -106,19 +121,26 @@ async def start_server(orchestrator: Orchestrator, tls: Path, host: str, port: i
     try:
         bound = server.add_secure_port(address, credentials)
     except RuntimeError as error:
-        await orchestrator.close()
         raise InvalidInput("port", f"{address} cannot be listened on", "choose another, or 0 for a free one") from error
-    await server.start()
-    running = RunningServer(server, service, status, bound)
-    await running._set_health(health_pb2.HealthCheckResponse.SERVING)
-    return running
+    try:
+        await orchestrator.start()
+        await server.start()
+    except BaseException:
+        await server.stop(None)
+        await orchestrator.close()
+        raise
+    return RunningServer(server, orchestrator, status, bound)
 
 
 class VerifierService:
-    """The two methods of `edgedraft.v1.Verifier`, on raw bytes: frames are checked before they are used."""
+    """The two methods of `edgedraft.v1.Verifier`, on raw bytes: frames are checked before they are used.
+
+    Args:
+        orchestrator: Takes in the sessions.
+    """
 
     def __init__(self, orchestrator: Orchestrator) -> None:
-        self.orchestrator = orchestrator
+        self._orchestrator = orchestrator
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The methods as gRPC takes them."""
@@ -132,98 +154,90 @@ class VerifierService:
 
     async def describe(self, request: bytes, context: Context) -> bytes:
         """What is served here."""
-        await self._peer(context)
+        peer = await _peer(context)
         try:
             pb.DescribeRequest.FromString(request)
-        except Exception as error:  # noqa: BLE001  protobuf raises its own; whatever it is, the request is bad
-            await _abort(context, InvalidInput("request", f"is no DescribeRequest ({type(error).__name__})", "mend it"))
-        answer = self.orchestrator.describe()
+        except DecodeError:
+            error = InvalidInput("request", "is no DescribeRequest of edgedraft.v1", "use a client of this protocol")
+            await _abort(context, error, peer)
+        answer = self._orchestrator.describe()
         answer.protocol = PROTOCOL_VERSION
         answer.version = version("edgedraft")
         return answer.SerializeToString()
 
-    async def verify(self, requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
-        """One session."""
-        peer = await self._peer(context)
+    async def verify(self, requests: AsyncIterator[bytes], context: Context) -> None:
+        """One session: what goes wrong in it ends it, and touches no other."""
+        peer = await _peer(context)
         try:
-            handle = await self._open(requests, peer)
-        except EdgedraftError as error:
-            await _abort(context, error)
+            await self._serve(requests, context, peer)
+        except Exception as error:  # noqa: BLE001  nothing may get past this session
+            await _abort(context, error, peer)
+
+    async def _serve(self, requests: AsyncIterator[bytes], context: Context, peer: Peer) -> None:
+        handle = await self._open(requests, peer)
         reader = asyncio.create_task(_read(requests, handle), name="edgedraft-reader")
         try:
-            async for frame in _until(reader, handle):
-                yield frame.SerializeToString()
-        except EdgedraftError as error:
-            await _abort(context, error)
-        except Exception as error:  # noqa: BLE001  a fault of ours must not reach other sessions, nor say what it saw
-            await _abort(context, error)
+            async with aclosing(handle.frames()) as frames:
+                async for frame in frames:
+                    await context.write(frame.SerializeToString())
         finally:
+            # Also where the device is gone: gRPC cancels this task then.
             handle.close()
             reader.cancel()
-            await asyncio.gather(reader, return_exceptions=True)
+            await asyncio.wait([reader])
 
     async def _open(self, requests: AsyncIterator[bytes], peer: Peer) -> SessionHandle:
-        first = await anext(aiter(requests), None)
+        try:
+            async with asyncio.timeout(OPEN_SECONDS):
+                first = await anext(aiter(requests), None)
+        except TimeoutError as error:
+            raise InvalidInput("frame", f"did not come within {OPEN_SECONDS:g} s", "send Open first") from error
         if first is None:
             raise InvalidInput("frame", "is missing", "send Open first")
         frame = decode_client_frame(first)
         if not frame.HasField("open"):
             raise InvalidInput("frame", "is not an Open", "send Open first")
-        return await self.orchestrator.open(frame.open, peer.tenant, peer.device)
-
-    async def _peer(self, context: Context) -> Peer:
-        """Tenant and device from the certificate, the only place where they count."""
-        for name in context.auth_context().get(_SAN_KEY, ()):
-            match = _DEVICE_URI.fullmatch(name.decode("utf-8", "replace"))
-            if match is not None:
-                return Peer(match.group(1), match.group(2))
-        await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the certificate names no device; enrol this device")
-        raise AssertionError("abort returned")
+        return await self._orchestrator.open(frame.open, peer.tenant, peer.device)
 
 
 async def _read(requests: AsyncIterator[bytes], handle: SessionHandle) -> None:
-    async for data in requests:
-        handle.receive(decode_client_frame(data))
-
-
-async def _until(reader: asyncio.Task[None], handle: SessionHandle) -> AsyncIterator[pb.ServerFrame]:
-    """The session's frames, unless the reader fails first."""
-    frames = handle.frames()
+    """Take the device's frames; a bad one ends the session where its frames are written."""
     try:
-        while True:
-            pending = asyncio.ensure_future(anext(frames, None))
-            try:
-                await asyncio.wait({pending, reader}, return_when=asyncio.FIRST_COMPLETED)
-                if reader.done() and not pending.done() and reader.exception() is None:
-                    # The device has nothing more to say; it may still listen.
-                    await asyncio.wait({pending})
-                if reader.done() and reader.exception() is not None:
-                    reader.result()
-                frame = await pending
-            finally:
-                pending.cancel()
-            if frame is None:
-                return
-            yield frame
-    finally:
-        await frames.aclose()
+        async for data in requests:
+            handle.receive(decode_client_frame(data))
+    except Exception as error:  # noqa: BLE001  not swallowed: the writing side raises it
+        handle.fail(error)
 
 
-async def _abort(context: Context, error: Exception) -> NoReturn:
-    """End the call with the status that the error stands for."""
+async def _peer(context: Context) -> Peer:
+    """Tenant and device from the certificate, the only place where they count."""
+    for name in context.auth_context().get(_SAN_KEY, ()):
+        match = _DEVICE_URI.fullmatch(name.decode("utf-8", "replace"))
+        if match is not None:
+            return Peer(match.group(1), match.group(2))
+    await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the certificate names no device; enrol this device")
+    raise AssertionError("abort returned")
+
+
+async def _abort(context: Context, error: Exception, peer: Peer) -> NoReturn:
+    """End the call with the status that the error stands for, and log it without its text, which may quote tokens."""
     metadata: tuple[tuple[str, str], ...] = ()
+    facts = {"tenant": peer.tenant, "device": peer.device}
     match error:
         case InvalidInput():
             code, text, metadata = grpc.StatusCode.INVALID_ARGUMENT, str(error), ((FIELD_KEY, error.field),)
+            logger.info("request rejected", extra={**facts, "field": error.field})
         case Overloaded():
             code, text = grpc.StatusCode.RESOURCE_EXHAUSTED, str(error)
             if error.retry_after is not None:
                 metadata = ((RETRY_AFTER_KEY, str(round(error.retry_after * 1000))),)
+            logger.info("session refused", extra=facts)
         case VerifierUnavailable():
             code, text = grpc.StatusCode.UNAVAILABLE, str(error)
+            logger.info("session lost", extra=facts)
         case _:
             incident = secrets.token_hex(4)
-            logger.error("internal error", exc_info=error, extra={"incident": incident})
+            logger.error("internal error", exc_info=error, extra={**facts, "incident": incident})
             code, text = grpc.StatusCode.INTERNAL, f"internal error {incident}; tell the operator this number"
     await context.abort(code, text, metadata)
     raise AssertionError("abort returned")
@@ -233,12 +247,21 @@ def load_credentials(tls: Path) -> grpc.ServerCredentials:
     """The server's side of mutual TLS: clients must have a certificate of the CA.
 
     Raises:
-        IdentityError: A file cannot be read.
+        IdentityError: A file cannot be read, is damaged, out of date or does not match the others.
     """
+    paths = [tls / name for name in ("key.pem", "cert.pem", "ca.pem")]
+    cure = "make one with `edgedraft-verifier dev-ca`, or have it issued anew"
     try:
-        key, certificate, ca = ((tls / name).read_bytes() for name in ("key.pem", "cert.pem", "ca.pem"))
+        key, certificate, ca = (path.read_bytes() for path in paths)
     except OSError as error:
-        raise IdentityError(
-            f"{error.filename} cannot be read ({error.strerror}); make one with `edgedraft-verifier dev-ca`"
-        ) from error
+        raise IdentityError(f"{error.filename} cannot be read ({error.strerror}); {cure}") from error
+    try:
+        check = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        check.load_cert_chain(paths[1], paths[0])
+        check.load_verify_locations(paths[2])
+        until = x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+    except (ssl.SSLError, ValueError) as error:
+        raise IdentityError(f"the TLS files in {tls} cannot be used ({error}); {cure}") from error
+    if until < datetime.now(UTC):
+        raise IdentityError(f"{paths[1]} expired on {until:%Y-%m-%d %H:%M} UTC; {cure}")
     return grpc.ssl_server_credentials([(key, certificate)], root_certificates=ca, require_client_auth=True)
