@@ -84,11 +84,15 @@ def probabilities(row: Row, sampling: Sampling) -> Probabilities:
     p: Probabilities = np.exp(scaled - scaled.max())
     p /= p.sum()
     if sampling.top_p < 1:
-        order = np.argsort(-p, kind="stable")
+        # All tokens below this share of what may be cut cannot make it up together: only the others need sorting.
+        likely = np.flatnonzero(p >= (1 - sampling.top_p) / len(p))
+        order = likely[np.argsort(-p[likely], kind="stable")]
         # A token stays if what lies before it has not reached top_p yet: the smallest set that covers it.
         before = np.cumsum(p[order]) - p[order]
-        p[order[before >= sampling.top_p]] = 0.0
-        p /= p.sum()
+        kept = order[before < sampling.top_p]
+        nucleus = np.zeros_like(p)
+        nucleus[kept] = p[kept] / p[kept].sum()
+        p = nucleus
     return p
 
 

@@ -1,7 +1,8 @@
 """The embedded engine: the compiled target in this process, with no torch; for a laptop, a small server and tests.
 
 One thread owns model and KV cache. Each round of its loop reads a piece of the prompts that wait, then takes every work
-that was submitted meanwhile as one batch. With nothing to do it sleeps.
+that was submitted meanwhile as one batch. A round begins once the outcomes of the one before were taken in, so that its
+sessions can be together in the next. With nothing to do the thread sleeps.
 """
 
 from __future__ import annotations
@@ -98,6 +99,7 @@ class EmbeddedEngine(Engine):
         )
         self._condition = threading.Condition()
         self._inbox = _Inbox()
+        self._answered = True
         self._thread: threading.Thread | None = None
         self._outcomes: asyncio.Queue[list[Outcome] | VerifierUnavailable] = asyncio.Queue()
         self._sessions: set[SessionId] = set()
@@ -138,7 +140,11 @@ class EmbeddedEngine(Engine):
             self._condition.notify()
 
     async def outcomes(self) -> list[Outcome]:
-        """Wait for the next step."""
+        """Wait for the next step; asking says that what the last one brought is dealt with."""
+        if self._outcomes.empty():
+            with self._condition:
+                self._answered = True
+                self._condition.notify()
         result = await self._outcomes.get()
         if isinstance(result, VerifierUnavailable):
             self._outcomes.put_nowait(result)  # whoever asks again learns the same
@@ -175,13 +181,17 @@ class EmbeddedEngine(Engine):
 
     def _run(self, model: CompiledModel, cache: KvCache, loop: asyncio.AbstractEventLoop) -> None:
         def report(result: list[Outcome] | VerifierUnavailable) -> None:
+            with self._condition:
+                self._answered = False
             loop.call_soon_threadsafe(self._outcomes.put_nowait, result)
 
         worker = _Worker(model, cache)
         try:
             while True:
                 with self._condition:
-                    self._condition.wait_for(lambda: bool(self._inbox) or worker.busy)
+                    self._condition.wait_for(
+                        lambda: self._inbox.closing or (self._answered and (bool(self._inbox) or worker.busy))
+                    )
                     inbox, self._inbox = self._inbox, _Inbox()
                 if inbox.closing:
                     return
@@ -210,6 +220,7 @@ class _Worker:
         return waiting and self._cache.free_tokens > 0
 
     def round(self, inbox: _Inbox) -> list[Outcome]:
+        """Take in orders, read a piece of the waiting prompts, and step all sessions that have a work and can."""
         for session in inbox.released:
             self._works.pop(session, None)
             slot = self._slots.pop(session, None)
@@ -218,7 +229,7 @@ class _Worker:
         for session, (prompt, sampling) in inbox.opened.items():
             draws = np.random.default_rng(sampling.seed)
             self._slots[session] = _Slot(self._cache.new_sequence(), prompt[:-1], prompt[-1], sampling, draws)
-        self._works.update(inbox.works)
+        self._works.update((name, work) for name, work in inbox.works.items() if name in self._slots)
         self._read_prompts()
         return self._step()
 
@@ -261,10 +272,11 @@ class _Worker:
         """The works that can go now; where the cache runs out, first drafts are left out, then sessions fail."""
         batch: list[tuple[_Slot, Work, tuple[int, ...]]] = []
         failed: list[Outcome] = []
-        free = self._cache.free_tokens
+        # What prompts that are still to be read were promised at `open` stays theirs.
+        free = self._cache.free_tokens - sum(len(slot.unread) for slot in self._slots.values())
         for session, (work, _) in list(self._works.items()):
-            slot = self._slots.get(session)
-            if slot is None or slot.unread:
+            slot = self._slots[session]
+            if slot.unread:
                 continue
             tokens = work.tokens if len(work.tokens) < free else ()
             if free < 1:

@@ -55,6 +55,8 @@ class ScriptedEngine(Engine):
     async def outcomes(self) -> list[Outcome]:
         """Play all that was submitted as one step."""
         await self._ready.wait()
+        # A step that takes no time at all would leave no turn in which the others could join it.
+        await asyncio.sleep(0)
         self._ready.clear()
         if self._dead:
             raise VerifierUnavailable("the scripted engine was told to die")
