@@ -86,9 +86,12 @@ async def answer(settings: DemoSettings, pair: BuiltPair, folder: Path, console:
         )
         await client.connect()
         link = f"over mTLS, {settings.rtt * 1000:g} ms of RTT added" if settings.rtt else "over mTLS"
-        for line in (f"drafter: {_name(pair.drafter)}", f"target:  {_name(pair.target)}, in another process, {link}"):
-            console.print(line, style="bright_black", markup=False, highlight=False)
-        console.print(f"\n> {printable(settings.prompt)}\n", style="bold", markup=False, highlight=False)
+        for text, style in (
+            (f"drafter: {_name(pair.drafter)}", "bright_black"),
+            (f"target:  {_name(pair.target)}, in another process, {link}", "bright_black"),
+            (f"\n> {printable(settings.prompt)}\n", "bold"),
+        ):
+            console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
         generation = client.generate(settings.prompt, settings.sampling)
         await show(generation, console)
     return generation

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
-from collections.abc import Callable
+from collections import deque
 from types import TracebackType
 from typing import Final, Self
 
@@ -49,10 +48,10 @@ class WanProxy:
         for name, value in (("rtt", rtt), ("jitter", jitter)):
             if not 0 <= value < 3600:
                 raise InvalidInput(name, f"is {value} s", "use 0 or more, below an hour")
-        if bytes_per_second is not None and bytes_per_second <= 0:
+        if bytes_per_second is not None and not bytes_per_second > 0:
             raise InvalidInput("bytes_per_second", f"is {bytes_per_second}", "use more than 0, or None")
         self._target = (host, port)
-        self.rtt = rtt
+        self._one_way = rtt / 2
         self._jitter = jitter
         self._rate = bytes_per_second
         self._draws = random.Random(seed)
@@ -96,50 +95,74 @@ class WanProxy:
         link = asyncio.current_task()
         assert link is not None
         self._links.add(link)
-        far_writer: asyncio.StreamWriter | None = None
+        ends = [writer]
         try:
             far_reader, far_writer = await asyncio.open_connection(*self._target, limit=_CHUNK)
+            ends.append(far_writer)
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._forward(reader, far_writer))
-                group.create_task(self._forward(far_reader, writer))
+                for source, sink in ((reader, far_writer), (far_reader, writer)):
+                    line = _Line()
+                    group.create_task(self._take(source, line))
+                    group.create_task(self._give(line, sink))
+            for end in ends:
+                end.close()
+                await end.wait_closed()
         except* (OSError, asyncio.CancelledError):
             # One end is gone, or the link was cut: the other end learns of it by its closed connection.
             pass
         finally:
             self._links.discard(link)
-            for end in (writer, far_writer):
-                if end is not None:
-                    end.transport.abort()
+            for end in ends:
+                end.transport.abort()
 
-    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _take(self, source: asyncio.StreamReader, line: _Line) -> None:
         loop = asyncio.get_running_loop()
-        line: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(maxsize=_IN_FLIGHT // _CHUNK)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._deliver(line, writer, loop.time))
-            last = 0.0
-            while True:
-                data = await reader.read(_CHUNK)
-                due = loop.time() + self.rtt / 2 + self._draws.uniform(0, self._jitter)
-                # Never before what came earlier: a TCP connection keeps its order.
-                last = max(due, last)
-                await line.put((last, data))
-                if not data:
-                    return
+        last = 0.0
+        while True:
+            data = await source.read(_CHUNK)
+            due = loop.time() + self._one_way + self._draws.uniform(0, self._jitter)
+            # Never before what came earlier: a TCP connection keeps its order.
+            last = max(due, last)
+            await line.put(last, data)
+            if not data:
+                return
 
-    async def _deliver(
-        self, line: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter, now: Callable[[], float]
-    ) -> None:
+    async def _give(self, line: _Line, sink: asyncio.StreamWriter) -> None:
+        loop = asyncio.get_running_loop()
         free_at = 0.0
         while True:
             due, data = await line.get()
             if self._rate is not None:
-                free_at = max(due, free_at) + len(data) / self._rate
-                due = free_at
-            await asyncio.sleep(max(0.0, due - now()))
+                free_at = due = max(due, free_at) + len(data) / self._rate
+            await asyncio.sleep(max(0.0, due - loop.time()))
             await self._open.wait()
             if not data:
-                with contextlib.suppress(OSError):  # the other side may have closed first
-                    writer.write_eof()
+                sink.write_eof()
                 return
-            writer.write(data)
-            await writer.drain()
+            sink.write(data)
+            await sink.drain()
+
+
+class _Line:
+    """What is under way in one direction: chunks with the times at which they are due, bounded in bytes."""
+
+    def __init__(self) -> None:
+        self._chunks: deque[tuple[float, bytes]] = deque()
+        self._bytes = 0
+        self._changed = asyncio.Condition()
+
+    async def put(self, due: float, data: bytes) -> None:
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._bytes < _IN_FLIGHT)
+            self._chunks.append((due, data))
+            self._bytes += len(data)
+            self._changed.notify_all()
+
+    async def get(self) -> tuple[float, bytes]:
+        """The next chunk; empty at the end."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: bool(self._chunks))
+            due, data = self._chunks.popleft()
+            self._bytes -= len(data)
+            self._changed.notify_all()
+            return due, data
