@@ -80,7 +80,7 @@ def build_hf(store: Store, model: ModelEntry, *, source: str | None = None, prog
     Args:
         store: Where to keep it.
         model: From a `Registry`.
-        source: Kind of source; None takes what is there already, else the model's first.
+        source: Kind of source; None stays with the one used before, else takes the model's first.
         progress: Told how far it is.
 
     Returns:
@@ -109,7 +109,7 @@ def build_model(
         store: Where to keep it.
         build: The model and its quantization.
         target: What to compile for; see `edgedraft_models.targets`.
-        source: Kind of source; None takes what is there already, else the model's first.
+        source: Kind of source; None stays with the one used before, else takes the model's first.
         progress: Told how far it is.
 
     Returns:
@@ -223,11 +223,13 @@ def _hf(store: Store, model: ModelEntry, kind: str | None, progress: Progress) -
     """Make the safetensors folder unless one from a fitting source is there; the caller holds the lock."""
     folder, converter = store.hf(model.name), _code_hash(_CONVERTER)
     existing = _read_provenance(folder)
-    fitting = model.sources if kind is None else (model.source(kind),)
-    if existing and existing.converter == converter and existing.origin in [source.identity() for source in fitting]:
+    source = model.source(kind)
+    if kind is None and existing:  # stay with what it was made from
+        source = next((other for other in model.sources if other.identity() == existing.origin), source)
+    identity = source.identity()
+    if existing and (existing.origin, existing.converter) == (identity, converter):
         return existing
 
-    source = model.source(kind)
     original = _fetch(store, model, source, progress)
     with folder_in_making(folder) as part:
         stage = f"convert {model.name}"
@@ -243,7 +245,7 @@ def _hf(store: Store, model: ModelEntry, kind: str | None, progress: Progress) -
                 f"{model.name} is a {config.model_type} model and the registry says {model.architecture}; mend it"
             )
         _check_tokenizer(part, config.vocab_size)
-        provenance = Provenance(source.identity(), sha256, converter)
+        provenance = Provenance(identity, sha256, converter)
         data = {"origin": provenance.origin, "weights_sha256": sha256, "converter": converter}
         (part / _PROVENANCE).write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
     return provenance

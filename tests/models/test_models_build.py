@@ -14,8 +14,18 @@ from edgedraft.runtime.compiled import CompiledModel
 from edgedraft.runtime.kv import Feed
 from edgedraft.runtime.manifest import Manifest
 from edgedraft.text import TextCodec
-from edgedraft_models import Build, PairEntry, Registry, Store, build_hf, build_model, build_pair, info, load_registry
-from edgedraft_models.progress import silent
+from edgedraft_models import (
+    Build,
+    ModelEntry,
+    PairEntry,
+    Registry,
+    Store,
+    build_hf,
+    build_model,
+    build_pair,
+    info,
+    load_registry,
+)
 from edgedraft_models.reference import Reference
 
 
@@ -257,13 +267,23 @@ def test_info_before_and_after(store: Store, build: Build, compiled: list[str]) 
     assert "half made" in str(half.problem)
 
 
-def test_what_another_source_made_is_used_unless_one_is_asked_for(
-    store: Store, build: Build, registry: Registry, tmp_path: Path, make_tiny: Callable[..., Any]
+def test_the_source_used_before_is_kept_unless_one_is_asked_for(
+    store: Store, registry: Registry, tmp_path: Path, make_tiny: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build_hf(store, build.model)
-    other = registry.model(str(make_tiny("qwen2").write_hf(tmp_path / "other"))).source()
-    both = replace(build.model, sources=(other, *build.model.sources))
-    assert info(store, both).provenance is not None
-    build_hf(store, both, progress=silent)
-    kinds = json.loads((store.hf(build.model.name) / "config.json").read_text())["model_type"]
-    assert kinds == "llama"
+    kinds = {"first": "llama", "second": "qwen2"}
+    sources = tuple(
+        replace(registry.model(str(make_tiny(kinds[kind]).write_hf(tmp_path / kind))).source(), kind=kind)
+        for kind in kinds
+    )
+    model = ModelEntry("m", sources)
+
+    def made(source: str | None) -> str:
+        folder = build_hf(store, model, source=source)
+        return str(json.loads((folder / "config.json").read_text())["model_type"])
+
+    assert made(None) == "llama"
+    assert made("second") == "qwen2"
+    assert made(None) == "qwen2"
+    monkeypatch.setattr("edgedraft_models.build._code_hash", lambda patterns: "newer")
+    assert made(None) == "qwen2"
+    assert made("first") == "llama"
