@@ -195,8 +195,9 @@ def _watch_stdin(stop: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
 
     def watch() -> None:
-        while os.read(sys.stdin.fileno(), 4096):
-            pass
+        with contextlib.suppress(OSError):  # it was never open
+            while os.read(0, 4096):
+                pass
         with contextlib.suppress(RuntimeError):  # the loop has ended first
             loop.call_soon_threadsafe(stop.set)
 
