@@ -201,6 +201,7 @@ class Client:
                     emit=generation.push,
                     block_size=self._block_size,
                     draft_limit=self._worker.info.context_length,
+                    vocab_size=self._worker.info.vocab_size,
                     clock=loop.time,
                 )
                 generation.bind_cancel(pipeline.cancel)

@@ -47,6 +47,7 @@ class Pipeline:
         emit: Takes every event but `Finished`, in order.
         block_size: Draft tokens to gather into a frame while others are in flight.
         draft_limit: Tokens, prompt included, that the drafter can hold.
+        vocab_size: Ids that the drafter knows; it must be able to read what the target settles.
         clock: Seconds.
     """
 
@@ -63,6 +64,7 @@ class Pipeline:
         emit: Callable[[Event], None],
         block_size: int,
         draft_limit: int,
+        vocab_size: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._opening = opening
@@ -75,6 +77,7 @@ class Pipeline:
         self._emit = emit
         self._block_size = block_size
         self._draft_limit = draft_limit
+        self._vocab_size = vocab_size
         self._clock = clock
         self._acknowledged = 0
         self._sent_at: dict[int, float] = {}
@@ -209,6 +212,9 @@ class Pipeline:
         log, meter = self._log, self._meter
         self._time(verdict, now)
         log.window = _window(verdict.window)
+        largest = max(verdict.tokens, default=0)
+        if largest >= self._vocab_size:
+            raise ProtocolError(f"the verifier settled token {largest}, the vocabulary has {self._vocab_size} ids")
         settlement = log.settle(verdict.position, verdict.tokens)
         meter.settled_tokens(now, len(settlement.tokens))
         meter.matched += settlement.matched

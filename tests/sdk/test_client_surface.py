@@ -1,0 +1,492 @@
+"""The client as an app uses it: every mode and setting, and a verifier in memory that may be hostile."""
+
+import asyncio
+import threading
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from toy import toy_draft
+
+from edgedraft.client import Client
+from edgedraft.drafters.base import Candidates
+from edgedraft.drafters.scripted import ScriptedDrafter
+from edgedraft.errors import DrafterError, IdentityError, InvalidInput, Overloaded, ProtocolError, VerifierUnavailable
+from edgedraft.events import DecidedBy, Finished, FinishReason, Verified
+from edgedraft.local import choose
+from edgedraft.prompt import Message, Prompt
+from edgedraft.sampling import SamplingParams
+from edgedraft.sync import SyncClient
+from edgedraft.transport.base import Stream, Transport
+from edgedraft.transport.memory import MemoryTransport
+from edgedraft.wire import PROTOCOL_VERSION
+from edgedraft.wire import verify_pb2 as pb
+
+CONTEXT = 200
+VOCAB = 512
+
+
+def make_drafter(codec, **settings) -> ScriptedDrafter:
+    facts = {"vocab_size": VOCAB, "context_length": CONTEXT, "tokenizer_fingerprint": codec.fingerprint}
+    return ScriptedDrafter(toy_draft, **{**facts, **settings})
+
+
+def local_client(codec, **settings) -> Client:
+    return Client(make_drafter(codec, **settings), codec=codec, mode="local")
+
+
+def drafted_greedily(prompt: list[int], max_tokens: int) -> list[int]:
+    out: list[int] = []
+    while len(out) < max_tokens and out[-1:] != [2]:
+        out.append(toy_draft((*prompt, *out))[0])
+    return out
+
+
+def chat(codec, text: str) -> list[int]:
+    return codec.encode_chat([{"role": "user", "content": text}])
+
+
+# ---------------------------------------------------------------- mode local
+
+
+async def test_local_at_temperature_0_is_the_drafters_first_choice(codec):
+    async with local_client(codec) as client:
+        generation = client.generate("sky", SamplingParams(max_tokens=30))
+        events = [event async for event in generation]
+    expected = drafted_greedily(chat(codec, "sky"), 30)
+    verified = [event for event in events if isinstance(event, Verified)]
+    assert [token for event in verified for token in event.tokens] == expected
+    assert {event.by for event in verified} == {DecidedBy.DEVICE}
+    assert generation.text == "".join(event.text for event in verified) == codec.decode(expected)
+    report = events[-1].report
+    assert (report.tokens, report.prompt_tokens) == (len(expected), len(chat(codec, "sky")))
+    assert (report.bytes_up, report.bytes_down, report.frames_up, report.rtt_seconds) == (0, 0, 0, None)
+
+
+async def test_local_sampling_follows_its_seed(codec):
+    async def answer(client, seed):
+        return await client.generate("sky", SamplingParams(max_tokens=30, temperature=1.0, seed=seed, ignore_eos=True))
+
+    async with local_client(codec) as client:
+        answers = [await answer(client, seed) for seed in (1, 1, 2, 3)]
+    assert answers[0] == answers[1]
+    assert len(set(answers)) > 1
+
+
+async def test_local_ends_at_a_stop_string_a_stop_token_and_the_context(codec):
+    expected = drafted_greedily(chat(codec, "sky"), 30)
+    whole = codec.decode(expected)
+    async with local_client(codec) as client:
+        generation = client.generate("sky", SamplingParams(max_tokens=30, stop=(whole[3:5],)))
+        assert await generation == whole[: whole.index(whole[3:5])]
+        assert generation.finish_reason is FinishReason.STOP
+        generation = client.generate("sky", SamplingParams(max_tokens=30, stop_token_ids=(expected[1],)))
+        assert await generation == codec.decode(expected[: expected.index(expected[1]) + 1])
+        assert generation.finish_reason is FinishReason.STOP
+        generation = client.generate("sky", SamplingParams(max_tokens=9999, ignore_eos=True))
+        await generation
+        assert generation.report.tokens == CONTEXT - len(chat(codec, "sky"))
+        assert generation.finish_reason is FinishReason.LENGTH
+
+
+async def test_local_is_cancelled_before_it_starts_and_midway(codec):
+    async with local_client(codec) as client:
+        generation = client.generate("sky", SamplingParams(max_tokens=100, ignore_eos=True))
+        generation.cancel()
+        assert await generation == ""
+        assert generation.finish_reason is FinishReason.CANCELLED
+        generation = client.generate("sky", SamplingParams(max_tokens=100, ignore_eos=True))
+        async for event in generation:
+            if isinstance(event, Verified):
+                generation.cancel()
+        assert generation.finish_reason is FinishReason.CANCELLED
+        assert 1 <= generation.report.tokens < 100
+
+
+def test_local_sampling_honours_top_k_and_top_p():
+    candidates = Candidates((7, 8, 9), (0.5, 0.3, 0.1))
+
+    class Draws:
+        def choices(self, ids, weights):
+            self.seen = dict(zip(ids, weights, strict=True))
+            return ids
+
+    def seen(**sampling):
+        draws = Draws()
+        choose(candidates, SamplingParams(**{"temperature": 1.0, **sampling}), draws)
+        return draws.seen
+
+    assert seen() == {7: 0.5, 8: 0.3, 9: 0.1}
+    assert seen(top_k=2) == {7: 0.5, 8: 0.3}
+    assert seen(top_p=0.5) == {7: 0.5}
+    assert seen(top_p=0.8) == {7: 0.5, 8: 0.3}
+    assert seen(temperature=0.5) == pytest.approx({7: 0.25, 8: 0.09, 9: 0.01})
+    assert choose(candidates, SamplingParams(), Draws()) == 7
+
+
+# ---------------------------------------------------------------- arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"mode": "open"}, "verifier"),
+        ({"mode": "secret"}, "mode"),
+        ({"mode": "local", "block_size": 0}, "block_size"),
+        ({"mode": "open", "verifier": "localhost:1"}, "identity"),
+        ({"mode": "local", "codec": None}, "codec"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_named(codec, arguments, field):
+    with pytest.raises(InvalidInput) as caught:
+        Client(make_drafter(codec), **{"codec": codec, **arguments})
+    assert caught.value.field == field
+
+
+def test_an_identity_that_is_not_there_is_told(codec, tmp_path):
+    with pytest.raises(IdentityError, match=r"key\.pem is not there"):
+        Client(make_drafter(codec), codec=codec, mode="open", verifier="localhost:1", identity=tmp_path)
+
+
+@pytest.mark.parametrize("address", ["localhost", "localhost:0", "localhost:65536", "http://localhost:1", "a b:1"])
+def test_an_address_that_is_none_is_told(bench, codec, address):
+    with pytest.raises(InvalidInput) as caught:
+        Client(make_drafter(codec), codec=codec, mode="open", verifier=address, identity=bench.identity)
+    assert caught.value.field == "verifier"
+
+
+def test_a_codec_of_another_tokenizer_is_refused(codec):
+    with pytest.raises(InvalidInput, match="not the drafter's tokenizer"):
+        Client(make_drafter(codec, tokenizer_fingerprint="0"), codec=codec, mode="local")
+
+
+BAD_CALLS = {
+    "prompt": ("", {}),
+    "prompt ": ([], {}),
+    "prompt  ": ("sky " * CONTEXT, {}),
+    "messages[0]": ([{"role": "user"}], {}),
+    "message.content": ([{"role": "user", "content": 3}], {}),
+    "mode": ("sky", {"mode": "open"}),
+    "mode ": ("sky", {"mode": "secret"}),
+    "stop": ("sky", {"sampling": lambda: SamplingParams(stop=("",))}),
+}
+
+
+@pytest.mark.parametrize("field", BAD_CALLS)
+async def test_a_call_that_is_wrong_names_its_field_at_once(codec, field):
+    prompt, settings = BAD_CALLS[field]
+    async with local_client(codec) as client:
+        with pytest.raises(InvalidInput) as caught:
+            client.generate(prompt, **{name: value() if callable(value) else value for name, value in settings.items()})
+        assert caught.value.field.startswith(field.strip())
+
+
+async def test_prompts_in_every_form_mean_the_same(codec):
+    forms = ["sky", Prompt((Message("user", "sky"),)), [{"role": "user", "content": "sky"}], [Message("user", "sky")]]
+    async with local_client(codec) as client:
+        answers = [await client.generate(form, SamplingParams(max_tokens=10)) for form in forms]
+        raw = client.generate(Prompt(raw="sky"), SamplingParams(max_tokens=10))
+        assert await raw == codec.decode(drafted_greedily(codec.encode("sky"), 10))
+    assert answers == [codec.decode(drafted_greedily(chat(codec, "sky"), 10))] * 4
+
+
+# ---------------------------------------------------------------- a drafter that fails
+
+
+@pytest.mark.parametrize("mode", ["open", "local"])
+async def test_a_drafter_that_fails_reaches_the_app_and_spares_the_client(bench, codec, mode):
+    length = len(chat(codec, "sky"))
+    drafter = make_drafter(codec, fail_at=length + 3)
+    async with Client(drafter, verifier=bench.transport(), codec=codec, mode=mode) as client:
+        with pytest.raises(DrafterError, match="the script fails"):
+            await client.generate("sky", SamplingParams(max_tokens=100, ignore_eos=True))
+        assert drafter._sequences == {}, "its sequence was given back"
+        assert len(await client.generate("sky", SamplingParams(max_tokens=1, ignore_eos=True))) >= 0
+    async with asyncio.timeout(20):
+        await bench.orchestrator.idle()
+
+
+async def test_what_a_drafter_raises_by_accident_becomes_a_drafter_error(codec):
+    def broken(tokens):
+        raise ZeroDivisionError("oops")
+
+    drafter = ScriptedDrafter(broken, vocab_size=VOCAB, tokenizer_fingerprint=codec.fingerprint)
+    async with Client(drafter, codec=codec, mode="local") as client:
+        with pytest.raises(DrafterError, match="oops"):
+            await client.generate("sky")
+
+
+# ---------------------------------------------------------------- a verifier in memory
+
+
+def description(codec, **changes) -> bytes:
+    facts = {
+        "name": "toy",
+        "tokenizer_fingerprint": codec.fingerprint,
+        "vocab_size": VOCAB,
+        "context_length": CONTEXT,
+        "max_block": 4,
+        "max_window": 8,
+        "modes": [pb.MODE_OPEN],
+    }
+    model = pb.ModelInfo(**{**facts, **changes})
+    return pb.DescribeResponse(protocol=PROTOCOL_VERSION, models=[model]).SerializeToString()
+
+
+def opened(**changes) -> pb.ServerFrame:
+    return pb.ServerFrame(opened=pb.Opened(**{"window": 8, "max_block": 4, **changes}))
+
+
+def verdict(position: int, *tokens: int, **changes) -> pb.ServerFrame:
+    return pb.ServerFrame(verdict=pb.Verdict(**{"position": position, "tokens": tokens, "window": 8, **changes}))
+
+
+FINISHED = pb.ServerFrame(finished=pb.Finished(reason=pb.Finished.REASON_STOP))
+
+
+def verifier(codec, *frames, **changes) -> MemoryTransport:
+    """Takes the Open, then says this and ends, whatever the device does."""
+
+    async def serve(peer) -> None:
+        await peer.receive()
+        for frame in frames:
+            peer.send(frame if isinstance(frame, bytes) else frame.SerializeToString())
+
+    return MemoryTransport(serve, description(codec, **changes))
+
+
+def client_of(codec, transport, **settings) -> Client:
+    return Client(make_drafter(codec), verifier=transport, codec=codec, **{"mode": "open", **settings})
+
+
+async def answer(codec, *frames, max_tokens=10) -> str:
+    async with client_of(codec, verifier(codec, *frames)) as client:
+        return await client.generate("sky", SamplingParams(max_tokens=max_tokens))
+
+
+async def test_a_well_behaved_verifier_in_memory_is_believed(codec):
+    assert await answer(codec, opened(), verdict(0, 70, 71), verdict(1, 71, 72), FINISHED) == codec.decode([70, 71, 72])
+
+
+HOSTILE = {
+    "only 0 positions are settled": [opened(), verdict(1, 70)],
+    "contradicts": [opened(), verdict(0, 70, 71), verdict(0, 70, 72)],
+    "settles 11 of 10 tokens": [opened(), verdict(0, *[70] * 11)],
+    "no ServerFrame": [opened(), b"\xff\xff\xff"],
+    "the limit is": [opened(), b"\0" * (1 << 20)],
+    "window of 0": [opened(window=0)],
+    "a window of 0": [opened(), verdict(0, 70, window=0)],
+    "unknown reason": [opened(), pb.ServerFrame(finished=pb.Finished())],
+    "an unknown reason": [opened(), pb.ServerFrame(finished=pb.Finished(reason=99))],
+    f"token {VOCAB}, the vocabulary has {VOCAB}": [opened(), verdict(0, 70, VOCAB)],
+    "token 4294967295, the vocabulary": [opened(), verdict(0, 2**32 - 1)],
+}
+
+
+@pytest.mark.parametrize("words", HOSTILE)
+async def test_a_verifier_that_breaks_the_protocol_is_found_out(codec, words):
+    with pytest.raises(ProtocolError, match=words):
+        await answer(codec, *HOSTILE[words], FINISHED)
+
+
+async def test_a_verdict_at_an_impossible_position_is_found_out(codec):
+    with pytest.raises(ProtocolError, match="positions are settled"):
+        await answer(codec, opened(), verdict(2**32 - 1, 70), FINISHED)
+
+
+@pytest.mark.parametrize("frames", [[], [opened()], [opened(), verdict(0, 70)]])
+async def test_a_stream_that_ends_early_is_no_answer(codec, frames):
+    with pytest.raises(VerifierUnavailable, match="ended the stream before the answer was complete"):
+        await answer(codec, *frames)
+
+
+async def test_a_verifier_that_goes_away_says_so(codec):
+    with pytest.raises(VerifierUnavailable, match="shutting down"):
+        await answer(codec, opened(), pb.ServerFrame(go_away=pb.GoAway()))
+
+
+async def test_frames_of_a_later_version_are_passed_over(codec):
+    assert await answer(codec, opened(), b"", b"\xaa\x06\x00", verdict(0, 70), FINISHED) == codec.decode([70])
+
+
+async def test_what_was_settled_before_a_fault_stays_readable(codec):
+    async with client_of(codec, verifier(codec, opened(), verdict(0, 70, 71), verdict(9, 1))) as client:
+        generation = client.generate("sky", SamplingParams(max_tokens=20))
+        with pytest.raises(ProtocolError):
+            await generation
+        assert generation.text == codec.decode([70, 71])
+        assert generation.finish_reason is None
+        with pytest.raises(ProtocolError):
+            await generation
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    frames=st.lists(
+        st.binary(max_size=20)
+        | st.builds(
+            lambda *arguments: verdict(*arguments).SerializeToString(), st.integers(0, 4), st.integers(0, VOCAB + 1)
+        ),
+        max_size=12,
+    )
+)
+async def test_no_bytes_raise_anything_but_protocol_and_verifier_errors(codec, frames):
+    try:
+        await answer(codec, opened(), *frames)
+    except (ProtocolError, VerifierUnavailable):
+        return
+
+
+# ---------------------------------------------------------------- Describe
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"tokenizer_fingerprint": "0"}, InvalidInput, "another tokenizer than the target 'toy'"),
+        ({"max_window": 0}, ProtocolError, "a limit of 0"),
+        ({"max_block": 0}, ProtocolError, "a limit of 0"),
+        ({"context_length": 0}, ProtocolError, "a limit of 0"),
+        ({"context_length": 4}, InvalidInput, "the context holds 4"),
+    ],
+)
+async def test_a_target_that_does_not_fit_is_refused_before_anything_is_sent(codec, changes, error, words):
+    async def serve(peer) -> None:
+        raise AssertionError("a stream was opened")
+
+    async with client_of(codec, MemoryTransport(serve, description(codec, **changes))) as client:
+        with pytest.raises(error, match=words):
+            await client.generate("sky")
+
+
+@pytest.mark.parametrize(
+    ("answered", "words"),
+    [
+        (b"\xff\xff", "cannot be read"),
+        (b"", "speaks protocol 0"),
+        (pb.DescribeResponse(protocol=99).SerializeToString(), "speaks protocol 99"),
+    ],
+)
+async def test_an_answer_to_describe_that_is_none_is_told(codec, answered, words):
+    async with client_of(codec, MemoryTransport(lambda peer: asyncio.sleep(0), answered)) as client:
+        with pytest.raises(ProtocolError, match=words):
+            await client.connect()
+
+
+async def test_a_model_that_is_not_served_is_named(codec):
+    async with client_of(codec, verifier(codec), model="gpt") as client:
+        with pytest.raises(InvalidInput, match=r"'gpt', the verifier serves \['toy'\]") as caught:
+            await client.generate("sky")
+        assert caught.value.field == "model"
+    async with client_of(codec, MemoryTransport(lambda peer: asyncio.sleep(0), b"\x08\x01")) as client:
+        with pytest.raises(InvalidInput, match=r"serves \[\]"):
+            await client.connect()
+
+
+async def test_a_refusal_keeps_its_retry_time(codec):
+    async def refuse(peer) -> None:
+        await peer.receive()
+        raise Overloaded("full", 1.5)
+
+    async with client_of(codec, MemoryTransport(refuse, description(codec))) as client:
+        with pytest.raises(Overloaded) as caught:
+            await client.generate("sky")
+    assert caught.value.retry_after == 1.5
+
+
+# ---------------------------------------------------------------- what leaves the device
+
+
+class Recording(Transport):
+    """A transport that keeps what passes, in front of a real one."""
+
+    def __init__(self, inner: Transport) -> None:
+        self.inner = inner
+        self.up: list[bytes] = []
+        self.down: list[bytes] = []
+
+    async def describe(self, request):
+        return await self.inner.describe(request)
+
+    async def open_stream(self):
+        return RecordingStream(self, await self.inner.open_stream())
+
+    async def close(self):
+        await self.inner.close()
+
+
+class RecordingStream(Stream):
+    def __init__(self, kept: Recording, inner: Stream) -> None:
+        self.kept = kept
+        self.inner = inner
+
+    async def send(self, frame):
+        self.kept.up.append(frame)
+        await self.inner.send(frame)
+
+    async def receive(self):
+        frame = await self.inner.receive()
+        if frame is not None:
+            self.kept.down.append(frame)
+        return frame
+
+    async def close(self):
+        await self.inner.close()
+
+
+@pytest.mark.parametrize("block_size", [1, 4])
+async def test_byte_counts_are_the_bytes_on_the_transport(bench, codec, block_size):
+    transport = Recording(bench.transport())
+    async with client_of(codec, transport, block_size=block_size) as client:
+        generation = client.generate("sky", SamplingParams(max_tokens=40, ignore_eos=True))
+        await generation
+    report = generation.report
+    assert (report.frames_up, report.bytes_up) == (len(transport.up), sum(map(len, transport.up)))
+    assert (report.frames_down, report.bytes_down) == (len(transport.down), sum(map(len, transport.down)))
+    assert report.frames_up > 1
+    drafted = [len(frame.draft.tokens) for frame in map(pb.ClientFrame.FromString, transport.up)]
+    assert 1 <= max(drafted) <= block_size
+
+
+async def test_mode_local_sends_nothing_even_where_there_is_a_verifier(bench, codec):
+    transport = Recording(bench.transport())
+    async with client_of(codec, transport) as client:
+        await client.generate("sky", SamplingParams(max_tokens=10), mode="local")
+    assert transport.up == []
+
+
+# ---------------------------------------------------------------- the synchronous face
+
+
+def test_the_sync_client_answers_streams_and_closes(codec):
+    expected = codec.decode(drafted_greedily(chat(codec, "sky"), 10))
+    with SyncClient(make_drafter(codec), codec=codec, mode="local") as client:
+        finished = client.complete("sky", SamplingParams(max_tokens=10))
+        assert isinstance(finished, Finished)
+        assert finished.text == expected
+        events = list(client.stream("sky", SamplingParams(max_tokens=10)))
+        assert "".join(event.text for event in events if isinstance(event, Verified)) == expected
+        for event in client.stream("sky", SamplingParams(max_tokens=150, ignore_eos=True)):
+            assert isinstance(event, Verified)
+            break  # leaving early cancels it
+        assert client.complete("sky", SamplingParams(max_tokens=10)).text == expected
+    client.close()
+
+
+def test_the_sync_client_raises_what_the_client_raises(codec):
+    with pytest.raises(InvalidInput, match="verifier"):
+        SyncClient(make_drafter(codec), codec=codec, mode="open")
+    length = len(chat(codec, "sky"))
+    with SyncClient(make_drafter(codec, fail_at=length + 2), codec=codec, mode="local") as client:
+        with pytest.raises(InvalidInput, match="prompt"):
+            client.complete("")
+        with pytest.raises(DrafterError):
+            client.complete("sky", SamplingParams(ignore_eos=True))
+
+
+def test_the_sync_client_leaves_no_thread(codec):
+    before = set(threading.enumerate())
+    with SyncClient(make_drafter(codec), codec=codec, mode="local") as client:
+        client.complete("sky", SamplingParams(max_tokens=3))
+        assert set(threading.enumerate()) > before
+    assert set(threading.enumerate()) == before
