@@ -14,6 +14,7 @@ import pytest
 from scipy.stats import chisquare
 
 from edgedraft.client import Client
+from edgedraft.prompt import Prompt
 from edgedraft.runtime.compiled import CompiledModel
 from edgedraft.runtime.kv import Feed
 from edgedraft.sampling import SamplingParams
@@ -24,6 +25,7 @@ from edgedraft_cloud.engines.base import Sampling
 from edgedraft_cloud.verification import probabilities
 
 TOKENS = 64
+ONE = ("--threads", "1")  # drafter and target share the cores of one machine here
 PROMPTS = Path(os.environ.get("EDGEDRAFT_PROMPTS") or Path(__file__).parents[1] / "data" / "prompts.jsonl")
 
 
@@ -92,7 +94,7 @@ async def test_greedy_output_is_the_targets_own(name, default_pair, greedy_texts
     async with AsyncExitStack() as stack:
         port = await stack.enter_async_context(
             local_verifier(
-                default_pair.target, certificates.server(), log=tmp_path / "verifier.log", arguments=arguments
+                default_pair.target, certificates.server(), log=tmp_path / "verifier.log", arguments=(*ONE, *arguments)
             )
         )
         if rtt:
@@ -103,6 +105,7 @@ async def test_greedy_output_is_the_targets_own(name, default_pair, greedy_texts
                 verifier=f"localhost:{port}",
                 identity=certificates.device("acme", "phone-1"),
                 mode="open",
+                threads=1,
                 block_size=block_size,
             )
         )
@@ -117,8 +120,8 @@ async def test_greedy_output_is_the_targets_own(name, default_pair, greedy_texts
 
 async def test_sampling_follows_the_targets_distribution(default_pair, target, certificates, tmp_path):
     """At temperature 1 with every token drafted first: the first token against the target's softmax."""
-    text, runs = "Tell me a story about a dog.", 500
-    prompt = target.chat(text)
+    runs = 300
+    prompt = target.codec.encode(text := "Once upon a time, there was a")
     expected = probabilities(target.logits(prompt), Sampling(temperature=1.0)) * runs
     async with AsyncExitStack() as stack:
         port = await stack.enter_async_context(
@@ -126,7 +129,7 @@ async def test_sampling_follows_the_targets_distribution(default_pair, target, c
                 default_pair.target,
                 certificates.server(),
                 log=tmp_path / "verifier.log",
-                arguments=("--run-ahead", "0"),
+                arguments=(*ONE, "--run-ahead", "0"),
             )
         )
         client = await stack.enter_async_context(
@@ -135,12 +138,13 @@ async def test_sampling_follows_the_targets_distribution(default_pair, target, c
                 verifier=f"localhost:{port}",
                 identity=certificates.device("acme", "phone-1"),
                 mode="open",
+                threads=1,
             )
         )
         found = np.zeros(len(expected))
         judged = 0
         for seed in range(runs):
-            generation = client.generate(text, SamplingParams(max_tokens=2, temperature=1.0, seed=seed))
+            generation = client.generate(Prompt(raw=text), SamplingParams(max_tokens=2, temperature=1.0, seed=seed))
             first = next(iter([event async for event in generation if getattr(event, "tokens", ())]))
             found[first.tokens[0]] += 1
             judged += generation.report.judged
