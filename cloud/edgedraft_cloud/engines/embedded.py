@@ -26,7 +26,9 @@ from edgedraft_cloud.engines.base import Engine, EngineInfo, Outcome, Sampling, 
 from edgedraft_cloud.verification import verify
 
 PREFILL_CHUNK: Final = 256
-"""Prompt tokens that one round reads at most, so that a long prompt does not hold up the others' verdicts."""
+"""Prompt tokens that one round reads at most."""
+SHARED_CHUNK: Final = 32
+"""The same where other sessions wait for their verdicts: a long prompt must not hold them up."""
 RETRY_AFTER: Final = 2.0
 
 
@@ -234,7 +236,8 @@ class _Worker:
         return self._step()
 
     def _read_prompts(self) -> None:
-        room = min(PREFILL_CHUNK, self._cache.free_tokens)
+        shared = any(not self._slots[session].unread for session in self._works)
+        room = min(SHARED_CHUNK if shared else PREFILL_CHUNK, self._cache.free_tokens)
         feeds = []
         for slot in self._slots.values():
             if slot.unread and room > 0:
@@ -269,7 +272,7 @@ class _Worker:
         return outcomes
 
     def _admit(self) -> tuple[list[tuple[_Slot, Work, tuple[int, ...]]], list[Outcome]]:
-        """The works that can go now; where the cache runs out, first drafts are left out, then sessions fail."""
+        """The works that can go now; where the cache runs out, first drafts are left out, then a session must go."""
         batch: list[tuple[_Slot, Work, tuple[int, ...]]] = []
         failed: list[Outcome] = []
         # What prompts that are still to be read were promised at `open` stays theirs.
@@ -280,7 +283,10 @@ class _Worker:
                 continue
             tokens = work.tokens if len(work.tokens) < free else ()
             if free < 1:
-                del self._works[session]
+                # Its room lets the others go on.
+                free += self._cache.length(slot.sequence)
+                self._cache.free(slot.sequence)
+                del self._works[session], self._slots[session]
                 error = Overloaded("the verifier's KV cache is full", RETRY_AFTER)
                 failed.append(Outcome(session, (), 0, error=error))
                 continue
