@@ -6,6 +6,8 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
+from traceback import extract_tb
 from typing import Final
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
@@ -17,22 +19,19 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Format a record.
 
-        A traceback is cut down to where it was raised: the text of an exception may quote what a device sent.
+        An exception is cut down to its type and to where it was raised, and a message to its first line: the text of an
+        exception, which asyncio puts on the lines below, may quote what a device sent.
         """
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "event": record.getMessage(),
+            "event": record.getMessage().partition("\n")[0],
         }
         line.update({name: value for name, value in vars(record).items() if name not in _STANDARD})
         if record.exc_info and record.exc_info[0] is not None:
             line["exception"] = record.exc_info[0].__name__
-            trace = record.exc_info[2]
-            while trace is not None and trace.tb_next is not None:
-                trace = trace.tb_next
-            if trace is not None:
-                line["raised_at"] = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+            line["raised_at"] = [f"{Path(file).name}:{number}" for file, number, _, _ in extract_tb(record.exc_info[2])]
         return json.dumps(line, default=str)
 
 
