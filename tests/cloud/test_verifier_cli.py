@@ -1,0 +1,356 @@
+"""`edgedraft-verifier` as an operator uses it: settings from file and flags, the check, certificates, the process."""
+
+import asyncio
+import json
+import signal
+import stat
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from toy import scripted_info, toy_target
+from typer.testing import CliRunner
+
+import edgedraft_cloud.cli as cli
+from edgedraft import __version__
+from edgedraft.errors import EdgedraftError, IdentityError, InvalidInput, ModelFormatError, ModelNotFound
+from edgedraft.identity import Identity
+from edgedraft.runtime.manifest import Manifest, hash_file
+from edgedraft.transport.grpcio import GrpcTransport
+from edgedraft.wire import PROTOCOL_VERSION, decode_describe_response, decode_server_frame
+from edgedraft.wire import verify_pb2 as pb
+from edgedraft_cloud.config import ServerConfig
+from edgedraft_cloud.engines.scripted import ScriptedEngine
+
+MODEL_CONFIG = {
+    "model_type": "llama",
+    "quantization": "q0f16",
+    "eos_token_id": [2],
+    "model_config": {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 400,
+        "context_window_size": 256,
+    },
+}
+REQUIRED = {"model": "m", "tls": "t"}
+
+
+@pytest.fixture
+def artifact(tmp_path) -> Path:
+    """A folder that looks like an artifact; nothing can run it."""
+    folder = tmp_path / "artifact"
+    folder.mkdir()
+    (folder / "mlc-chat-config.json").write_text(json.dumps(MODEL_CONFIG))
+    files = {"mlc-chat-config.json": hash_file(folder / "mlc-chat-config.json")}
+    Manifest("toy", "llama", "q0f16", "native", (), "f" * 64, "a" * 64, "Apache-2.0", files, "b" * 64).save(folder)
+    return folder
+
+
+@pytest.fixture
+def invoke(monkeypatch):
+    monkeypatch.setattr(cli.logs, "configure", lambda level: None)
+    return lambda *arguments: CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+
+
+def run(*arguments, **settings) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "edgedraft_cloud", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **settings)
+
+
+# ---------------------------------------------------------------- settings
+
+
+def test_defaults_hold_where_neither_file_nor_flag_says_more():
+    settings = ServerConfig.load(None, REQUIRED)
+    assert settings == ServerConfig(Path("m"), Path("t"))
+    assert (settings.host, settings.port) == ("127.0.0.1", 7443)
+
+
+def test_flags_overrule_the_file_and_absent_ones_do_not(tmp_path):
+    file = tmp_path / "verifier.toml"
+    file.write_text('model = "~/m"\ntls = "t"\nport = 1\nwindow = 40\ngrace_seconds = 2.5\n')
+    settings = ServerConfig.load(file, {"port": 2, "window": None, "model": None})
+    assert settings == ServerConfig(Path.home() / "m", Path("t"), port=2, window=40, grace_seconds=2.5)
+
+
+def test_the_file_takes_every_setting(tmp_path):
+    values = {
+        "model": "m",
+        "tls": "t",
+        "host": "::1",
+        "port": 0,
+        "engine": "embedded",
+        "threads": 2,
+        "max_sessions": 3,
+        "window": 20,
+        "max_block": 10,
+        "run_ahead": 0,
+        "kv_tokens": 100,
+        "grace_seconds": 0,
+        "log_level": "debug",
+    }
+    assert set(values) == {field.name for field in fields(ServerConfig)}, "keep this list complete"
+    file = tmp_path / "verifier.toml"
+    file.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items()))
+    assert ServerConfig.load(file, {}) == ServerConfig(**{**values, "model": Path("m"), "tls": Path("t")})
+
+
+BAD_SETTINGS = [
+    ("port", -1),
+    ("port", 65536),
+    ("port", "7443"),
+    ("port", True),
+    ("max_sessions", 0),
+    ("window", 0),
+    ("window", 2.5),
+    ("max_block", 0),
+    ("max_block", 33),  # more than the window
+    ("run_ahead", -1),
+    ("kv_tokens", 63),
+    ("grace_seconds", -0.1),
+    ("grace_seconds", float("inf")),
+    ("grace_seconds", float("nan")),
+    ("grace_seconds", "10"),
+    ("threads", 0),
+    ("threads", "2"),
+    ("host", ""),
+    ("host", 3),
+    ("engine", "abacus"),
+    ("log_level", "INFO"),
+    ("model", 3),
+    ("tls", []),
+    ("colour", "red"),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), BAD_SETTINGS)
+def test_a_bad_setting_is_named_with_its_value_and_a_cure(name, value):
+    with pytest.raises(InvalidInput) as caught:
+        ServerConfig.load(None, {**REQUIRED, name: value})
+    assert caught.value.field == name
+    assert caught.value.cure
+
+
+@pytest.mark.parametrize("name", REQUIRED)
+def test_a_setting_that_is_needed_is_asked_for(name):
+    with pytest.raises(InvalidInput, match=f"pass --{name} or write it") as caught:
+        ServerConfig.load(None, {other: value for other, value in REQUIRED.items() if other != name})
+    assert caught.value.field == name
+
+
+@pytest.mark.parametrize("content", [None, b"port = \n", b"\xff\xfe"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path, content):
+    file = tmp_path / "verifier.toml"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(InvalidInput, match=r"verifier\.toml") as caught:
+        ServerConfig.load(file, REQUIRED)
+    assert caught.value.field == "config"
+
+
+def test_every_setting_is_a_flag(invoke):
+    shown = invoke("serve", "--help").output
+    for field in fields(ServerConfig):
+        assert f"--{field.name.replace('_', '-')[:10]}" in shown
+
+
+def test_flags_reach_the_settings(invoke, monkeypatch, tmp_path):
+    seen = []
+
+    async def serve(settings, exit_with_stdin):
+        seen.append((settings, exit_with_stdin))
+
+    monkeypatch.setattr(cli, "_serve", serve)
+    file = tmp_path / "verifier.toml"
+    file.write_text('host = "::1"\nthreads = 1\n')
+    flags = "--model m --tls t --threads 2 --port 0 --max-block 4 --run-ahead 0 --grace-seconds 1.5 --log-level error"
+    assert invoke("serve", "--config", file, *flags.split(), "--exit-with-stdin").exit_code == 0
+    expected = ServerConfig(
+        Path("m"),
+        Path("t"),
+        host="::1",
+        threads=2,
+        port=0,
+        max_block=4,
+        run_ahead=0,
+        grace_seconds=1.5,
+        log_level="error",
+    )
+    assert seen == [(expected, True)]
+
+
+# ---------------------------------------------------------------- check
+
+
+def test_check_passes_what_is_sound_and_starts_nothing(invoke, artifact, certificates):
+    shown = invoke("serve", "--check", "--model", artifact, "--tls", certificates.server())
+    assert shown.exit_code == 0, shown.exception
+    assert json.loads(shown.stdout) == {"event": "checked", "model": "toy"}
+
+
+def test_check_finds_what_is_not_sound(invoke, artifact, certificates, tmp_path):
+    def error(**changes) -> BaseException | None:
+        flags = {"--model": artifact, "--tls": certificates.server(), **changes}
+        return invoke("serve", "--check", *[part for pair in flags.items() for part in pair]).exception
+
+    assert isinstance(error(**{"--tls": tmp_path}), IdentityError)
+    assert isinstance(error(**{"--model": tmp_path}), ModelNotFound)
+    assert isinstance(error(**{"--port": -1}), InvalidInput)
+    (artifact / "mlc-chat-config.json").write_text(json.dumps(MODEL_CONFIG) + " ")
+    assert isinstance(error(), ModelFormatError)
+
+
+def test_tls_files_that_are_none_are_told(invoke, artifact, tmp_path, certificates):
+    tls = tmp_path / "tls"
+    tls.mkdir()
+    for name in ("key.pem", "cert.pem", "ca.pem"):
+        (tls / name).write_bytes((certificates.server() / name).read_bytes())
+    (tls / "cert.pem").write_text("nothing")
+    shown = invoke("serve", "--check", "--model", artifact, "--tls", tls)
+    assert isinstance(shown.exception, EdgedraftError)
+
+
+# ---------------------------------------------------------------- certificates
+
+
+def test_dev_ca_makes_what_server_and_device_need(invoke, tmp_path):
+    folder = tmp_path / "ca"
+    shown = invoke("dev-ca", folder, "--name", "verifier.example", "--tenant", "acme", "--device", "phone-1")
+    made = json.loads(shown.stdout)
+    identity = Identity.load(made["device"])
+    assert (identity.tenant, identity.device) == ("acme", "phone-1")
+    assert Path(made["server"]) == folder / "server"
+    assert stat.S_IMODE((folder / "ca-key.pem").stat().st_mode) == 0o600
+    assert json.loads(invoke("dev-ca", folder).stdout)["device"].endswith("dev/device")
+
+
+def test_dev_ca_names_a_bad_name(invoke, tmp_path):
+    assert invoke("dev-ca", tmp_path, "--tenant", "a/b").exception.field == "tenant"
+
+
+# ---------------------------------------------------------------- the process
+
+
+def test_version_and_help(invoke):
+    assert invoke("--version").stdout.strip() == __version__
+    shown = invoke("--help").output
+    assert "serve" in shown
+    assert "dev-ca" in shown
+
+
+def test_an_error_is_one_line_on_standard_error(tmp_path):
+    shown = run("serve", "--tls", tmp_path)
+    assert (shown.returncode, shown.stdout) == (1, "")
+    assert shown.stderr.startswith("error: model: is missing")
+    assert shown.stderr.count("\n") == 1
+    assert run("serve", "--port", "x").returncode == 2
+
+
+SERVE_SCRIPTED = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parents[1] / "support")!r})
+from edgedraft_cloud import cli
+from edgedraft_cloud.engines.scripted import ScriptedEngine
+from toy import scripted_info, toy_target
+from types import SimpleNamespace
+codec = SimpleNamespace(fingerprint="a" * 64, vocab_size=400)
+cli._engine = lambda settings: ScriptedEngine(toy_target, scripted_info(codec))
+cli.main()
+"""
+"""The real command, with an engine that needs no model."""
+
+
+async def start(certificates, *flags) -> tuple[asyncio.subprocess.Process, int]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", SERVE_SCRIPTED, "serve", "--model", "m", "--tls", certificates.server(), "--port", "0"),
+        *flags,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    ready = json.loads(await process.stdout.readline())
+    assert ready["event"] == "ready"
+    return process, ready["port"]
+
+
+async def finish(process) -> tuple[int, list[dict]]:
+    """Its exit status and its log."""
+    async with asyncio.timeout(60):
+        _, errors = await process.communicate()
+    return process.returncode, [json.loads(line) for line in errors.decode().splitlines()]
+
+
+async def test_it_serves_at_the_port_it_tells_and_leaves_in_good_order(certificates):
+    process, port = await start(certificates)
+    transport = GrpcTransport(f"localhost:{port}", Identity.load(certificates.device("acme", "phone-1")))
+    request = pb.DescribeRequest(protocol=PROTOCOL_VERSION).SerializeToString()
+    description = decode_describe_response(await transport.describe(request))
+    await transport.close()
+    assert (description.models[0].name, description.version) == ("toy", __version__)
+    process.send_signal(signal.SIGTERM)
+    status, log = await finish(process)
+    assert status == 0
+    assert [line["event"] for line in log] == ["loading", "serving", "stopping", "stopped"]
+
+
+async def test_it_stops_when_standard_input_closes(certificates):
+    process, _ = await start(certificates, "--exit-with-stdin")
+    process.stdin.close()
+    assert (await finish(process))[0] == 0
+
+
+async def test_an_interrupt_asks_live_sessions_to_go_and_ends_well(certificates):
+    process, port = await start(certificates, "--grace-seconds", "3000", "--run-ahead", "0")
+    transport = GrpcTransport(f"localhost:{port}", Identity.load(certificates.device("acme", "phone-1")))
+    stream = await transport.open_stream()
+    opening = pb.Open(
+        protocol=PROTOCOL_VERSION,
+        tokenizer_fingerprint="a" * 64,
+        mode=pb.MODE_OPEN,
+        prompt=[5],
+        limits=pb.Limits(max_tokens=9),
+    )
+    await stream.send(pb.ClientFrame(open=opening).SerializeToString())
+    assert decode_server_frame(await stream.receive()).HasField("opened")
+    process.send_signal(signal.SIGINT)
+    assert decode_server_frame(await stream.receive()).HasField("go_away")
+    await transport.close()
+    status, log = await finish(process)
+    assert status == 0
+    assert next(line for line in log if line["event"] == "stopping")["sessions"] == 1
+
+
+def test_a_second_interrupt_does_not_wait():
+    stop = asyncio.Event()
+    cli._stop_or_quit(stop)
+    assert stop.is_set()
+    with pytest.raises(KeyboardInterrupt):
+        cli._stop_or_quit(stop)
+
+
+async def test_a_port_that_is_taken_is_an_error_of_one_line(certificates):
+    process, port = await start(certificates)
+    command = [sys.executable, "-c", SERVE_SCRIPTED, "serve", "--model", "m", "--tls", certificates.server()]
+    shown = await asyncio.to_thread(
+        subprocess.run, [*command, "--port", str(port)], capture_output=True, text=True, timeout=120
+    )
+    process.send_signal(signal.SIGTERM)
+    await finish(process)
+    assert shown.returncode == 1
+    assert shown.stderr.splitlines()[-1].startswith(f"error: port: 127.0.0.1:{port} cannot be listened on")
+
+
+async def test_an_engine_that_dies_ends_the_process_with_an_error(certificates, monkeypatch):
+    engine = ScriptedEngine(toy_target, scripted_info(type("Codec", (), {"fingerprint": "a", "vocab_size": 400})))
+    monkeypatch.setattr(cli, "_engine", lambda settings: engine)
+    engine.die()
+    settings = ServerConfig.load(None, {"model": "m", "tls": str(certificates.server()), "port": 0})
+    with pytest.raises(EdgedraftError, match="engine died"):
+        async with asyncio.timeout(60):
+            await cli._serve(settings, False)
