@@ -1,5 +1,60 @@
 """Edgedraft on the device: draft here, verify in the cloud, keep the private prompt."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from edgedraft._version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from edgedraft.client import Client
+    from edgedraft.errors import EdgedraftError
+    from edgedraft.events import DecidedBy, Drafted, Event, Finished, FinishReason, Revised, Verified
+    from edgedraft.generation import Generation
+    from edgedraft.identity import Identity
+    from edgedraft.prompt import Message, Mode, Prompt
+    from edgedraft.report import Report
+    from edgedraft.sampling import SamplingParams
+    from edgedraft.sync import SyncClient
+
+__all__ = [
+    "Client",
+    "DecidedBy",
+    "Drafted",
+    "EdgedraftError",
+    "Event",
+    "FinishReason",
+    "Finished",
+    "Generation",
+    "Identity",
+    "Message",
+    "Mode",
+    "Prompt",
+    "Report",
+    "Revised",
+    "SamplingParams",
+    "SyncClient",
+    "Verified",
+    "__version__",
+]
+
+_MODULES = {
+    "client": ("Client",),
+    "errors": ("EdgedraftError",),
+    "events": ("DecidedBy", "Drafted", "Event", "FinishReason", "Finished", "Revised", "Verified"),
+    "generation": ("Generation",),
+    "identity": ("Identity",),
+    "prompt": ("Message", "Mode", "Prompt"),
+    "report": ("Report",),
+    "sampling": ("SamplingParams",),
+    "sync": ("SyncClient",),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    # On demand (PEP 562): who needs only the wire or the runtime, as a verifier does, does not load a client.
+    if name not in _HOMES:
+        raise AttributeError(f"module 'edgedraft' has no attribute {name!r}")
+    return getattr(import_module(f"edgedraft.{_HOMES[name]}"), name)
