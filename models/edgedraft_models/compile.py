@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import tvm
+
 from edgedraft.errors import CompileError
 from edgedraft.runtime.manifest import LIBRARY, ModelConfig
-
 from edgedraft_models.kernels.linear import FORMATS
 from edgedraft_models.kernels.step import decoder_module
 from edgedraft_models.targets import NATIVE, Target, find_target
@@ -101,7 +101,8 @@ def _linker() -> list[str]:
 
 
 def _generate(module: tvm.IRModule, target: Target, obj: Path) -> None:
-    # Without the rewrite, each local buffer stays its own and can be kept in registers.
-    with tvm.transform.PassContext(opt_level=3, config={"tirx.disable_storage_rewrite": True}):
+    # The rewrite would merge local buffers, which then could not be kept in registers; LLVM finds common subexpressions.
+    settings = {"tirx.disable_storage_rewrite": True, "tirx.disable_cse_tir": True}
+    with tvm.transform.PassContext(opt_level=3, config=settings):
         compiled = tvm.tirx.build(module, target=tvm.target.Target(target.llvm))
     compiled.write_to_file(str(obj), "o")

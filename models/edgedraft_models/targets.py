@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
+
 from edgedraft.errors import CompileError
 
 NATIVE = "native"

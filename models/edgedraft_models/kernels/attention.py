@@ -15,6 +15,7 @@ from edgedraft_models.kernels.simd import (
     horizontal,
     horizontal_sum,
     lanes,
+    hold,
     let,
     local,
     splat,
@@ -71,12 +72,12 @@ def attend(
             q = let(query[token, lanes(query_start + part * LANES)])
             products = [let(fma(q, entry(keys, slots[i], part), products[i])) for i in range(LANES)]
         inside = Ramp(block * LANES, 1, LANES) < splat(length)
-        scores = let(Select(inside, tree_sum(transpose(products)), splat(_MASKED)))
+        scores = hold(Select(inside, tree_sum(transpose(products)), splat(_MASKED)))
 
-        old = let(maximum[lanes(0)])
-        new = let(T.max(old, splat(horizontal(scores, T.max))))
-        shrink = let(exp(old - new))
-        weights = let(Select(inside, exp(scores - new), splat(0.0)))
+        old = hold(maximum[lanes(0)])
+        new = hold(T.max(old, splat(horizontal(scores, T.max))))
+        shrink = hold(exp(old - new))
+        weights = hold(Select(inside, exp(scores - new), splat(0.0)))
         T.buffer_store(maximum, new, [lanes(0)])
         T.buffer_store(total, fma(total[lanes(0)], shrink, weights), [lanes(0)])
         spread = [let(splat(Shuffle([weights], [const(i, "int32")]))) for i in range(LANES)]
@@ -85,7 +86,7 @@ def attend(
             for i in range(LANES):
                 value = let(fma(spread[i], entry(values, slots[i], part), value))
             T.buffer_store(mixed, value, [lanes(part * LANES)])
-    share = let(splat(const(1.0, "float32") / horizontal_sum(total[lanes(0)])))
+    share = hold(splat(const(1.0, "float32") / horizontal_sum(total[lanes(0)])))
     for part in range(vectors):
         value = mixed[lanes(part * LANES)] * share
         T.buffer_store(outputs, value, [token, lanes(query_start + part * LANES)])

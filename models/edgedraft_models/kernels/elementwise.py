@@ -18,6 +18,7 @@ from edgedraft_models.kernels.simd import (
     fma,
     horizontal_sum,
     lanes,
+    hold,
     let,
     local,
     splat,
@@ -56,9 +57,9 @@ def add_and_norm(
         value = let(residual[here[0], here[1]] + update[here[0], here[1]])
         T.buffer_store(residual, value, here)
         T.buffer_store(squares, fma(value, value, squares[lanes(0)]), [lanes(0)])
-    total = let(horizontal_sum(squares[lanes(0)]))
+    total = hold(horizontal_sum(squares[lanes(0)]))
     mean = fma(total, const(1 / width, "float32"), const(epsilon, "float32"))
-    factor = let(const(1.0, "float32") / T.sqrt(mean))
+    factor = hold(const(1.0, "float32") / T.sqrt(mean))
 
     def normed(start: Expr) -> Expr:
         return residual[source, lanes(start)] * splat(factor) * widen(scale[lanes(start)])
@@ -88,9 +89,10 @@ def rotate_and_cache(
     first_head: Expr,
     token: Expr,
 ) -> None:
-    """Add the biases, turn query and key by their position (arXiv 2104.09864, halves), and put key and value into the cache.
+    """Add the biases, turn query and key by their position, and put key and value into the cache.
 
-    The query stays in `qkv`, multiplied by 1 / √head_dim.
+    The rotary embedding of arXiv 2104.09864, with the two halves of a head as the pairs. The query stays in `qkv`,
+    multiplied by 1 / √head_dim.
 
     Args:
         config: Shape of the model.
@@ -132,7 +134,7 @@ def rotate_and_cache(
 
 
 def swiglu(weights: WeightFormat, gate_up: Buffer, inputs: Buffer, token: Expr, width: int) -> None:
-    """Lay out silu(gate)·up (arXiv 2002.05202) for the next matrix product; `gate_up` holds both, one after the other."""
+    """Lay out silu(gate)·up (arXiv 2002.05202) for the next matrix product; `gate_up` holds one after the other."""
 
     def product(start: Expr) -> Expr:
         gate = let(gate_up[token, lanes(start)])

@@ -1,7 +1,7 @@
 """Matrix products with stored weights: y = W·x for any number of tokens, each summed in the same order.
 
-A tile computes a few rows of W for a few tokens: a value of W is unpacked once and used for all tokens of the tile, a value
-of x for all rows. Whatever the tile, one product of a row and a token is always summed the same way.
+A tile computes a few rows of W for a few tokens: a value of W is unpacked once and used for all tokens of the tile, a
+value of x for all rows. Whatever the tile, one product of a row and a token is always summed the same way.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-from tvm.tirx import Broadcast, Cast, Ramp, Shuffle, const
+from tvm.tirx import Cast, Ramp, Shuffle, const
 from tvm.tirx.script import builder as T
 
 from edgedraft_models.kernels.simd import (
@@ -23,13 +23,15 @@ from edgedraft_models.kernels.simd import (
     lanes,
     let,
     local,
+    prefetch,
     splat,
     transpose,
     tree_sum,
     widen,
 )
 
-_TILES = {8: 1, 4: 2, 2: 4, 1: 4}  # tokens: rows. What sixteen vector registers can hold.
+_TILES = {8: 1, 4: 2, 2: 4, 1: 4}  # tokens: rows; what sixteen vector registers can hold
+_AHEAD_BYTES = 4608  # how far before its use a weight is asked for: a quarter faster than never, one token at a time
 
 
 class WeightFormat(ABC):
@@ -60,7 +62,7 @@ class WeightFormat(ABC):
 class Float16(WeightFormat):
     """q0f16: float16 [rows, columns], widened on load; inputs as they are."""
 
-    granularity = LANES
+    granularity = 32  # a cache line
 
     def input_width(self, columns: int) -> int:
         """One float a value."""
@@ -81,22 +83,27 @@ class Float16(WeightFormat):
         """One FMA for eight weights and a token."""
         sums = local(len(rows) * len(tokens))
         fill(sums, len(rows) * len(tokens))
-        with T.serial(0, columns // LANES) as i:
-            values = [let(inputs[token, lanes(i * LANES)]) for token in tokens]
-            for r, row in enumerate(rows):
-                weight = let(self.load_row(matrix, row, i * LANES))
-                for t, value in enumerate(values):
-                    at = [lanes((r * len(tokens) + t) * LANES)]
-                    T.buffer_store(sums, fma(weight, value, sums[at[0]]), at)
+        with T.serial(0, columns // self.granularity) as line:
+            for row in rows:
+                prefetch(matrix[0], row + _rows_ahead(2 * columns), line * self.granularity)
+            for start in range(0, self.granularity, LANES):
+                at = line * self.granularity + start
+                values = [let(inputs[token, lanes(at)]) for token in tokens]
+                for r, row in enumerate(rows):
+                    weight = let(self.load_row(matrix, row, at))
+                    for t, value in enumerate(values):
+                        place = lanes((r * len(tokens) + t) * LANES)
+                        T.buffer_store(sums, fma(weight, value, sums[place]), [place])
         return sums
 
 
 class Int4(WeightFormat):
     """q4f16_1: eight 4-bit values q in a uint32, lowest bits first, and a float16 scale for 32; w = (q − 7)·scale.
 
-    Works on blocks of 64 weights: one vector of eight words. Masking a word with 15·16^j leaves q·16^j of its j-th value,
-    so the j-th values of all eight words are multiplied, unshifted, by inputs that carry the factor 16^−j. Powers of two
-    cost no rounding. A ninth vector of inputs stands for the −7: minus seven times the sum of the inputs of each word.
+    Works on blocks of 64 weights: one vector of eight words. Masking a word with 15·16^j leaves q·16^j of its j-th
+    value, so the j-th values of all eight words are multiplied, unshifted, by inputs that carry the factor 16^−j.
+    Powers of two cost no rounding. A ninth vector of inputs stands for the −7: minus seven times the sum of the inputs
+    of each word.
     """
 
     granularity = 64
@@ -138,6 +145,8 @@ class Int4(WeightFormat):
                 return inputs[token, lanes((block * self._VECTORS + number) * LANES)]
 
             words = [let(values[row, lanes(block * self._WORDS)]) for row in rows]
+            for row in rows:
+                prefetch(values, row + _rows_ahead(columns // 2), block * self._WORDS)
             products = [[vector(token, 8) for token in tokens] for _ in rows]
             for j in range(LANES):
                 xs = [let(vector(token, j)) for token in tokens]
@@ -155,9 +164,13 @@ class Int4(WeightFormat):
                 spread = Shuffle([pair] * 4, [const(index, "int32") for index in (0, 0, 0, 0, 1, 1, 1, 1)])
                 scale = let(widen(spread))
                 for t in range(len(tokens)):
-                    at = [lanes((r * len(tokens) + t) * LANES)]
-                    T.buffer_store(sums, fma(products[r][t], scale, sums[at[0]]), at)
+                    place = lanes((r * len(tokens) + t) * LANES)
+                    T.buffer_store(sums, fma(products[r][t], scale, sums[place]), [place])
         return sums
+
+
+def _rows_ahead(row_bytes: int) -> int:
+    return -(-_AHEAD_BYTES // row_bytes)
 
 
 FORMATS: dict[str, WeightFormat] = {"q4f16_1": Int4(), "q0f16": Float16()}

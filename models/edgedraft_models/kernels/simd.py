@@ -28,14 +28,17 @@ def splat(value: Expr, dtype: str = "float32") -> Expr:
 
 
 def let(value: Expr) -> Expr:
-    """Compute a value once and refer to it afterwards.
+    """Give a value a name. TVM's simplifier may put it into its uses again."""
+    return T.Bind(value)
 
-    Floats go through a variable on the stack, which LLVM keeps in a register. TVM's own binding would do, but its simplifier
-    puts bound values into their uses again, and chains of them (a polynomial, a dot product) explode.
+
+def hold(value: Expr) -> Expr:
+    """Compute a float or vector of floats now, and refer to it afterwards.
+
+    It goes through a variable on the stack, which LLVM turns into a register and TVM's simplifier leaves alone. Without
+    it, chains of values that are each used several times (a polynomial, a softmax) would grow exponentially.
     """
-    element, _, count = str(value.ty.dtype).partition("x")
-    if element != "float32":
-        return T.Bind(value)
+    _, _, count = str(value.ty.dtype).partition("x")
     variable = T.alloc_buffer((int(count or 1),), "float32")
     index = Ramp(0, 1, int(count)) if count else 0
     T.buffer_store(variable, value, [index])
@@ -50,6 +53,12 @@ def fma(a: Expr, b: Expr, c: Expr) -> Expr:
 def widen(vector: Expr) -> Expr:
     """float16 to float32, eight lanes."""
     return Cast("float32x8", vector)
+
+
+def prefetch(buffer: Buffer, row: Expr, column: Expr) -> None:
+    """Ask for the cache line of an element; it need not exist."""
+    read, keep, data = (const(flag, "int32") for flag in (0, 3, 1))
+    T.evaluate(T.call_llvm_intrin("void", "llvm.prefetch.p0", T.address_of(buffer[row, column]), read, keep, data))
 
 
 def fill(buffer: Buffer, count: int, value: float = 0.0) -> None:
@@ -103,23 +112,23 @@ def _pick(a: Expr, b: Expr, indices: Sequence[int]) -> Expr:
 def exp(x: Expr) -> Expr:
     """e^x of a vector, to about two units in the last place; below −87 it is next to 0.
 
-    Splits x = n·ln 2 + r with |r| ≤ ln 2 / 2, takes e^r by its Taylor series to the seventh power (error below 1e-8) and
-    puts n into the exponent.
+    Splits x = n·ln 2 + r with |r| ≤ ln 2 / 2, takes e^r by its Taylor series to the seventh power (error below 1e-8)
+    and puts n into the exponent.
     """
-    x = let(T.max(T.min(x, splat(88.0)), splat(-87.0)))
-    n = let(T.nearbyint(x * splat(1 / math.log(2))))
+    x = hold(T.max(T.min(x, splat(88.0)), splat(-87.0)))
+    n = hold(T.nearbyint(x * splat(1 / math.log(2))))
     # ln 2 in two parts, the first short enough that n times it is exact.
-    r = let(fma(n, splat(-0.693359375), x))
-    r = let(fma(n, splat(0.693359375 - math.log(2)), r))
+    r = hold(fma(n, splat(-0.693359375), x))
+    r = hold(fma(n, splat(0.693359375 - math.log(2)), r))
     result = splat(1 / math.factorial(7))
     for power in range(6, -1, -1):
-        result = let(fma(result, r, splat(1 / math.factorial(power))))
+        result = hold(fma(result, r, splat(1 / math.factorial(power))))
     exponent = T.shift_left(Cast("int32x8", n) + splat(127, "int32"), splat(23, "int32"))
     return result * T.reinterpret("float32x8", exponent)
 
 
 def for_tokens(n: Expr, body: Callable[[Expr], None]) -> None:
-    """Run something for each token: over the threads, but for a single token at once, which is cheaper than waking them."""
+    """Run something for each token: over the threads, but a single token at once, which is cheaper than waking them."""
     with T.If(n == 1):
         with T.Then():
             body(const(0, "int32"))

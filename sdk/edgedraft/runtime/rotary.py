@@ -29,7 +29,7 @@ def fill_rotary(table: NDArray[np.float32], config: ModelConfig) -> None:
 
 
 def _stretch(frequencies: NDArray[np.float64], scaling: Mapping[str, Any]) -> NDArray[np.float64]:
-    """Llama 3's scaling: slow frequencies divided by `factor`, fast ones kept, a linear blend between (arXiv 2407.21783)."""
+    """Llama 3's scaling (arXiv 2407.21783): slow frequencies divided by `factor`, fast ones kept, a blend between."""
     factor, low, high = (float(scaling[name]) for name in ("factor", "low_freq_factor", "high_freq_factor"))
     turns = float(scaling["original_max_position_embeddings"]) * frequencies / (2 * math.pi)
     kept = np.clip((turns - low) / (high - low), 0.0, 1.0)

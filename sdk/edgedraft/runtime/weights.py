@@ -56,7 +56,7 @@ def matrix_parts(config: ModelConfig, name: str) -> tuple[str, ...]:
 
 
 def scratch_widths(config: ModelConfig) -> tuple[int, int]:
-    """Floats that a step needs for a token beside the residual stream: for results and for inputs of the matrix products.
+    """Floats that a step needs for a token beside the residual stream: for results and inputs of the matrix products.
 
     4-bit weights want nine vectors of inputs for every eight; see the kernels.
     """
