@@ -186,3 +186,19 @@ def test_probabilities_sum_to_one_and_keep_the_best(row, temperature, top_p, top
     assert p.max() == p[row == row.max()].max() > 0
     if top_k:
         assert np.count_nonzero(p) <= top_k
+
+
+@given(
+    logits=st.lists(st.floats(-20, 20, width=32), min_size=1, max_size=60),
+    top_p=st.floats(0.01, 0.999),
+    temperature=st.floats(0.1, 4),
+)
+def test_top_p_keeps_what_sorting_everything_would(logits, top_p, temperature):
+    """The shortcut that sorts only part of the vocabulary changes nothing."""
+    row = np.array(logits, np.float32)
+    p = probabilities(row, Sampling(temperature=temperature))
+    order = np.argsort(-p, kind="stable")
+    kept = order[np.cumsum(p[order]) - p[order] < top_p]
+    expected = np.zeros_like(p)
+    expected[kept] = p[kept] / p[kept].sum()
+    np.testing.assert_allclose(probabilities(row, Sampling(temperature=temperature, top_p=top_p)), expected, rtol=1e-12)

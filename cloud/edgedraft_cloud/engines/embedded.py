@@ -104,7 +104,6 @@ class EmbeddedEngine(Engine):
         self._answered = True
         self._thread: threading.Thread | None = None
         self._outcomes: asyncio.Queue[list[Outcome] | VerifierUnavailable] = asyncio.Queue()
-        self._sessions: set[SessionId] = set()
         self._reserved: dict[SessionId, int] = {}
 
     @property
