@@ -101,7 +101,7 @@ def _linker() -> list[str]:
 
 
 def _generate(module: tvm.IRModule, target: Target, obj: Path) -> None:
-    # The rewrite would merge local buffers, which then could not be kept in registers; LLVM finds common subexpressions.
+    # The rewrite would merge local buffers, which then could not be kept in registers. LLVM finds common expressions.
     settings = {"tirx.disable_storage_rewrite": True, "tirx.disable_cse_tir": True}
     with tvm.transform.PassContext(opt_level=3, config=settings):
         compiled = tvm.tirx.build(module, target=tvm.target.Target(target.llvm))

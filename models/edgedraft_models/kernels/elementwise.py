@@ -16,9 +16,9 @@ from edgedraft_models.kernels.simd import (
     exp,
     fill,
     fma,
+    hold,
     horizontal_sum,
     lanes,
-    hold,
     let,
     local,
     splat,
@@ -54,7 +54,7 @@ def add_and_norm(
     fill(squares, 1)
     with T.serial(0, width // LANES) as i:
         here = [source, lanes(i * LANES)]
-        value = let(residual[here[0], here[1]] + update[here[0], here[1]])
+        value = hold(residual[here[0], here[1]] + update[here[0], here[1]])
         T.buffer_store(residual, value, here)
         T.buffer_store(squares, fma(value, value, squares[lanes(0)]), [lanes(0)])
     total = hold(horizontal_sum(squares[lanes(0)]))
@@ -110,12 +110,12 @@ def rotate_and_cache(
 
     def load(start: Expr) -> Expr:
         value = qkv[token, lanes(start)]
-        return let(value if bias is None else value + widen(bias[lanes(start)]))
+        return hold(value if bias is None else value + widen(bias[lanes(start)]))
 
     def turn(start: Expr, i: Expr) -> tuple[Expr, Expr]:
         first, second = load(start + i), load(start + half + i)
         cosine, sine = let(rotary[position, lanes(i)]), let(rotary[position, lanes(half + i)])
-        return let(fma(first, cosine, -let(second * sine))), let(fma(second, cosine, let(first * sine)))
+        return hold(fma(first, cosine, -let(second * sine))), hold(fma(second, cosine, let(first * sine)))
 
     with T.serial(0, config.num_attention_heads) as head, T.serial(0, half // LANES) as i:
         for part, value in enumerate(turn(head * width, i * LANES)):

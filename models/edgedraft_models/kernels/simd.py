@@ -35,8 +35,9 @@ def let(value: Expr) -> Expr:
 def hold(value: Expr) -> Expr:
     """Compute a float or vector of floats now, and refer to it afterwards.
 
-    It goes through a variable on the stack, which LLVM turns into a register and TVM's simplifier leaves alone. Without
-    it, chains of values that are each used several times (a polynomial, a softmax) would grow exponentially.
+    It goes through a variable on the stack, which LLVM turns into a register and TVM's simplifier leaves alone. So it
+    is the way to keep a value whose origin is about to be overwritten; and without it, chains of values that are each
+    used several times (a polynomial, a softmax) would grow exponentially.
     """
     _, _, count = str(value.ty.dtype).partition("x")
     variable = T.alloc_buffer((int(count or 1),), "float32")
