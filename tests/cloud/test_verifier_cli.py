@@ -266,17 +266,29 @@ cli.main()
 """The real command, with an engine that needs no model."""
 
 
-async def start(certificates, *flags) -> tuple[asyncio.subprocess.Process, int]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", SERVE_SCRIPTED, "serve", "--model", "m", "--tls", certificates.server(), "--port", "0"),
-        *flags,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    ready = json.loads(await process.stdout.readline())
-    assert ready["event"] == "ready"
-    return process, ready["port"]
+@pytest.fixture
+async def start(certificates):
+    """Starts verifiers and tells their ports; none outlives its test."""
+    processes = []
+
+    async def begin(*flags) -> tuple[asyncio.subprocess.Process, int]:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", SERVE_SCRIPTED, "serve"),
+            *("--model", "m", "--tls", certificates.server(), "--port", "0", *flags),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        processes.append(process)
+        ready = json.loads(await process.stdout.readline())
+        assert ready["event"] == "ready"
+        return process, ready["port"]
+
+    yield begin
+    for process in processes:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
 
 
 async def finish(process) -> tuple[int, list[dict]]:
@@ -286,8 +298,8 @@ async def finish(process) -> tuple[int, list[dict]]:
     return process.returncode, [json.loads(line) for line in errors.decode().splitlines()]
 
 
-async def test_it_serves_at_the_port_it_tells_and_leaves_in_good_order(certificates):
-    process, port = await start(certificates)
+async def test_it_serves_at_the_port_it_tells_and_leaves_in_good_order(start, certificates):
+    process, port = await start()
     transport = GrpcTransport(f"localhost:{port}", Identity.load(certificates.device("acme", "phone-1")))
     request = pb.DescribeRequest(protocol=PROTOCOL_VERSION).SerializeToString()
     description = decode_describe_response(await transport.describe(request))
@@ -299,43 +311,63 @@ async def test_it_serves_at_the_port_it_tells_and_leaves_in_good_order(certifica
     assert [line["event"] for line in log] == ["loading", "serving", "stopping", "stopped"]
 
 
-async def test_it_stops_when_standard_input_closes(certificates):
-    process, _ = await start(certificates, "--exit-with-stdin")
+async def test_it_stops_when_standard_input_closes(start):
+    process, _ = await start("--exit-with-stdin")
     process.stdin.close()
     assert (await finish(process))[0] == 0
 
 
-async def test_an_interrupt_asks_live_sessions_to_go_and_ends_well(certificates):
-    process, port = await start(certificates, "--grace-seconds", "3000", "--run-ahead", "0")
-    transport = GrpcTransport(f"localhost:{port}", Identity.load(certificates.device("acme", "phone-1")))
-    stream = await transport.open_stream()
-    opening = pb.Open(
-        protocol=PROTOCOL_VERSION,
-        tokenizer_fingerprint="a" * 64,
-        mode=pb.MODE_OPEN,
-        prompt=[5],
-        limits=pb.Limits(max_tokens=9),
-    )
-    await stream.send(pb.ClientFrame(open=opening).SerializeToString())
-    assert decode_server_frame(await stream.receive()).HasField("opened")
+@pytest.fixture
+async def live_session(certificates):
+    """Opens a session that stays parked: nothing is drafted, and the cloud does not run ahead."""
+    transports = []
+
+    async def begin(port):
+        transport = GrpcTransport(f"localhost:{port}", Identity.load(certificates.device("acme", "phone-1")))
+        transports.append(transport)
+        stream = await transport.open_stream()
+        opening = pb.Open(
+            protocol=PROTOCOL_VERSION,
+            tokenizer_fingerprint="a" * 64,
+            mode=pb.MODE_OPEN,
+            prompt=[5],
+            limits=pb.Limits(max_tokens=9),
+        )
+        await stream.send(pb.ClientFrame(open=opening).SerializeToString())
+        assert decode_server_frame(await stream.receive()).HasField("opened")
+        return stream
+
+    yield begin
+    for transport in transports:
+        await transport.close()
+
+
+async def test_live_sessions_are_asked_to_go_when_their_time_is_over(start, live_session):
+    process, port = await start("--grace-seconds", "0", "--run-ahead", "0")
+    stream = await live_session(port)
     process.send_signal(signal.SIGINT)
-    assert decode_server_frame(await stream.receive()).HasField("go_away")
-    await transport.close()
+    async with asyncio.timeout(60):
+        assert decode_server_frame(await stream.receive()).HasField("go_away")
     status, log = await finish(process)
     assert status == 0
     assert next(line for line in log if line["event"] == "stopping")["sessions"] == 1
 
 
-def test_a_second_interrupt_does_not_wait():
-    stop = asyncio.Event()
-    cli._stop_or_quit(stop)
-    assert stop.is_set()
-    with pytest.raises(KeyboardInterrupt):
-        cli._stop_or_quit(stop)
+async def test_a_second_interrupt_does_not_wait_for_live_sessions(start, live_session):
+    process, port = await start("--grace-seconds", "3000", "--run-ahead", "0")
+    await live_session(port)
+    process.send_signal(signal.SIGINT)
+    async with asyncio.timeout(60):
+        while json.loads(await process.stderr.readline())["event"] != "stopping":
+            pass
+    process.send_signal(signal.SIGINT)
+    status, log = await finish(process)
+    assert status == 130
+    assert "stopped" not in [line["event"] for line in log]
 
 
-async def test_a_port_that_is_taken_is_an_error_of_one_line(certificates):
-    process, port = await start(certificates)
+async def test_a_port_that_is_taken_is_an_error_of_one_line(start, certificates):
+    process, port = await start()
     command = [sys.executable, "-c", SERVE_SCRIPTED, "serve", "--model", "m", "--tls", certificates.server()]
     shown = await asyncio.to_thread(
         subprocess.run, [*command, "--port", str(port)], capture_output=True, text=True, timeout=120
