@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from edgedraft.errors import CompileError, InvalidInput, ModelFormatError, ModelNotFound
+from edgedraft.runtime import weights
 from edgedraft.runtime.compiled import CompiledModel
 from edgedraft.runtime.kv import Feed
 from edgedraft.runtime.manifest import ABI, QUANTIZATIONS, Manifest, ModelConfig, hash_file
@@ -351,15 +352,23 @@ def _read_provenance(folder: Path) -> Provenance | None:
         return None
 
 
-_CONVERTER = ("gguf_source.py", "gguf_tokenizer.py", "hf_config.py", "hf_source.py", "safetensors_file.py")
-_BUILDER = (*_CONVERTER, "convert.py", "quantize.py", "tensor_cache.py", "compile.py", "targets.py", "kernels/*.py")
+_HERE = Path(__file__).parent
+_CONVERTER = tuple(
+    _HERE / name
+    for name in ("gguf_source.py", "gguf_tokenizer.py", "hf_config.py", "hf_source.py", "safetensors_file.py")
+)
+_BUILDER = (
+    *_CONVERTER,
+    *(_HERE / name for name in ("convert.py", "quantize.py", "tensor_cache.py", "compile.py", "targets.py")),
+    *sorted((_HERE / "kernels").glob("*.py")),
+    Path(weights.__file__),  # what the compiler and the runtime agree on
+)
 
 
-def _code_hash(patterns: tuple[str, ...]) -> str:
-    """Hash of some of this package's modules, so that what older code made is noticed without a version to keep up."""
-    package = Path(__file__).parent
+def _code_hash(modules: Iterable[Path]) -> str:
+    """Hash of some modules, so that what older code made is noticed without a version to keep up."""
     digest = hashlib.sha256(ABI.encode())
-    for path in sorted(path for pattern in patterns for path in package.glob(pattern)):
+    for path in modules:
         digest.update(path.read_bytes())
     return digest.hexdigest()
 

@@ -126,7 +126,7 @@ def test_newer_code_builds_again(
     store: Store, build: Build, compiled: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = build_model(store, build)
-    monkeypatch.setattr("edgedraft_models.build._code_hash", lambda patterns: "newer")
+    monkeypatch.setattr("edgedraft_models.build._code_hash", lambda modules: "newer")
     problem = info(store, build.model).artifacts[0].problem
     assert problem is not None
     assert "built by another version" in problem
@@ -159,7 +159,7 @@ def test_ctrl_c_keeps_what_was_there(
 ) -> None:
     build_model(store, build)
     before = state(store.home)
-    monkeypatch.setattr("edgedraft_models.build._code_hash", lambda patterns: "newer")
+    monkeypatch.setattr("edgedraft_models.build._code_hash", lambda modules: "newer")
 
     def interrupt(what: str, *_: object) -> None:
         if what.startswith(stage):
@@ -204,6 +204,19 @@ def test_too_little_room_for_the_weights(
     with pytest.raises(DiskFull, match="are free"):
         build_model(store, build)
     assert compiled == []
+
+
+@pytest.mark.parametrize(("model_type", "quantization"), [("llama", "q4f16_1"), ("qwen2", "q0f16")])
+def test_real_compiler_and_runtime_compute_what_the_reference_does(
+    store: Store, registry: Registry, tmp_path: Path, make_tiny: Callable[..., Any], model_type: str, quantization: str
+) -> None:
+    source = make_tiny(model_type).write_hf(tmp_path / "source")
+    folder = build_model(store, Build(registry.model(str(source)), quantization))
+    tokens = [3, 1, 4, 1, 5, 256, 300]
+    model = CompiledModel.load(folder, threads=1, verify=True)
+    cache = model.new_cache(16)
+    found = model.forward(cache, [Feed(cache.new_sequence(), tokens)], logits="all")
+    np.testing.assert_allclose(found, Reference.from_artifact(folder).logits(tokens), atol=1e-3)
 
 
 def test_pair_is_built_of_one_tokenizer(
@@ -284,6 +297,6 @@ def test_the_source_used_before_is_kept_unless_one_is_asked_for(
     assert made(None) == "llama"
     assert made("second") == "qwen2"
     assert made(None) == "qwen2"
-    monkeypatch.setattr("edgedraft_models.build._code_hash", lambda patterns: "newer")
+    monkeypatch.setattr("edgedraft_models.build._code_hash", lambda modules: "newer")
     assert made(None) == "qwen2"
     assert made("first") == "llama"
