@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 from edgedraft.errors import CompileError, InvalidInput, ModelFormatError, ModelNotFound
 from edgedraft.runtime import weights
 from edgedraft.runtime.compiled import CompiledModel
+from edgedraft.runtime.cpu import missing_features
 from edgedraft.runtime.kv import Feed
 from edgedraft.runtime.manifest import ABI, QUANTIZATIONS, Manifest, ModelConfig, hash_file
 from edgedraft.text import tokenizer_fingerprint
@@ -254,7 +255,11 @@ def _hf(store: Store, model: ModelEntry, kind: str | None, progress: Progress) -
 
 def _check_tokenizer(folder: Path, vocab_size: int) -> None:
     """A tokenizer that can make ids which the model does not have belongs to another model."""
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    path = folder / "tokenizer.json"
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:
+        raise ModelFormatError(f"{path.name} cannot be read ({error}); save it again with transformers") from error
     largest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
     if largest >= vocab_size:
         raise ModelFormatError(
@@ -270,7 +275,7 @@ def _build(hf: Path, folder: Path, build: Build, target: str, fingerprint: str, 
     from edgedraft_models.compile import compile_model  # takes a second to import, and only a build needs it
     from edgedraft_models.targets import find_target
 
-    features = find_target(target).features
+    features, builder = find_target(target).features, _code_hash(_BUILDER)
     with folder_in_making(folder) as part:
         convert_weights(hf, part, quantization, progress, f"quantize {label}")
         compile_model(
@@ -278,6 +283,7 @@ def _build(hf: Path, folder: Path, build: Build, target: str, fingerprint: str, 
             target=target,
             progress=lambda what, share: progress(f"compile {label}", round(100 * share), 100, "percent"),
         )
+        progress(f"check {label}", 0, 1, "")
         files = sorted(path for path in part.iterdir() if path.is_file())
         Manifest(
             model=name,
@@ -289,12 +295,11 @@ def _build(hf: Path, folder: Path, build: Build, target: str, fingerprint: str, 
             tokenizer_fingerprint=tokenizer_fingerprint(json.loads((part / "tokenizer.json").read_text("utf-8"))),
             licence=build.model.licence,
             files={path.name: hash_file(path) for path in files},
-            builder=_code_hash(_BUILDER),
+            builder=builder,
         ).save(part)
         if target == NATIVE:
-            progress(f"check {label}", 0, 1, "")
             check_artifact(part)
-            progress(f"check {label}", 1, 1, "")
+        progress(f"check {label}", 1, 1, "")
 
 
 def check_artifact(folder: Path) -> None:
@@ -326,6 +331,8 @@ def _is_current(folder: Path, fingerprint: str, target: str) -> bool:
     try:
         manifest = Manifest.load(folder)
     except (ModelNotFound, ModelFormatError):
+        return False
+    if target == NATIVE and missing_features(manifest.features):  # made on another machine
         return False
     return (manifest.model_fingerprint, manifest.target, manifest.builder) == (
         fingerprint,

@@ -56,7 +56,9 @@ def convert_weights(hf: Path, folder: Path, quantization: str, progress: Progres
             progress(stage, done, total, "tensors")
     for file in _TOKENIZER_FILES:
         shutil.copyfile(hf / file, folder / file)
-    text = json.dumps(mlc_config(config, quantization), indent=2)
+    tokenizer = json.loads((hf / "tokenizer.json").read_text(encoding="utf-8"))
+    byte_fallback = bool(tokenizer.get("model", {}).get("byte_fallback"))
+    text = json.dumps(mlc_config(config, quantization, byte_fallback), indent=2)
     (folder / CONFIG).write_text(text + "\n", encoding="utf-8")
 
 
@@ -110,8 +112,17 @@ def shape_of(config: HfConfig, quantization: str) -> ModelConfig:
     )
 
 
-def mlc_config(config: HfConfig, quantization: str) -> dict[str, Any]:
-    """The content of `mlc-chat-config.json`, with the fields that MLC-LLM itself writes."""
+def mlc_config(config: HfConfig, quantization: str, byte_fallback: bool) -> dict[str, Any]:
+    """The content of `mlc-chat-config.json`: MLC-LLM's own fields but for `conv_template`.
+
+    The chat template is the one in `tokenizer_config.json`.
+
+    Args:
+        config: The model's shape.
+        quantization: `q4f16_1` or `q0f16`.
+        byte_fallback: Whether the tokenizer spells rare bytes as `<0x41>`, as SentencePiece does, and not in
+            byte-level characters.
+    """
     rope = "rope_theta" if config.model_type == "qwen2" else "position_embedding_base"
     chunk = min(config.max_position_embeddings, 2048)
     return {
@@ -143,9 +154,9 @@ def mlc_config(config: HfConfig, quantization: str) -> dict[str, Any]:
         "tensor_parallel_shards": 1,
         "tokenizer_files": list(_TOKENIZER_FILES),
         "tokenizer_info": {
-            "token_postproc_method": "byte_level",
-            "prepend_space_in_encode": False,
-            "strip_space_in_decode": False,
+            "token_postproc_method": "byte_fallback" if byte_fallback else "byte_level",
+            "prepend_space_in_encode": byte_fallback,
+            "strip_space_in_decode": byte_fallback,
         },
         "bos_token_id": config.bos_token_id,
         "eos_token_id": list(config.eos_token_ids),

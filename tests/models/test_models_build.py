@@ -153,6 +153,13 @@ def test_precisions_have_fingerprints_of_their_own(store: Store, build: Build, c
     assert len(prints) == 2
 
 
+def test_a_folder_from_a_better_machine_is_built_again(store: Store, build: Build, compiled: list[str]) -> None:
+    folder = build_model(store, build)
+    replace(Manifest.load(folder), features=("no-such-feature",)).save(folder)
+    assert "no-such-feature" not in Manifest.load(build_model(store, build)).features
+    assert len(compiled) == 2
+
+
 @pytest.mark.parametrize("stage", ["convert", "quantize", "compile", "check"])
 def test_ctrl_c_keeps_what_was_there(
     store: Store, build: Build, compiled: list[str], monkeypatch: pytest.MonkeyPatch, stage: str
@@ -253,6 +260,15 @@ def test_tokenizer_of_another_model_is_refused(
 ) -> None:
     folder = make_tiny(vocab_size=264).write_hf(tmp_path / "m")
     with pytest.raises(ModelFormatError, match=r"has token 269, the model has 264 tokens"):
+        build_hf(store, registry.model(str(folder)))
+
+
+def test_tokenizer_that_is_damaged_is_refused(
+    store: Store, registry: Registry, tmp_path: Path, make_tiny: Callable[..., Any]
+) -> None:
+    folder = make_tiny().write_hf(tmp_path / "m")
+    (folder / "tokenizer.json").write_text('{"model": {"type": "none"}}')
+    with pytest.raises(ModelFormatError, match=r"tokenizer\.json cannot be read"):
         build_hf(store, registry.model(str(folder)))
 
 

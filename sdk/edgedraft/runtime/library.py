@@ -17,6 +17,7 @@ from typing import Any
 import tvm_ffi
 
 from edgedraft.errors import InvalidInput, ModelFormatError
+from edgedraft.runtime.cpu import missing_features
 
 _SHARE_ALL_CORES = -3  # TVM's affinity mode in which no thread is bound to one core
 
@@ -42,8 +43,7 @@ class Library:
         self._threads = len(cpus) if threads is None else threads
         if not 1 <= self._threads <= len(cpus):
             raise InvalidInput("threads", f"is {threads}, but this process may use {len(cpus)} CPUs", "give 1 to that")
-        missing = sorted(set(features) - _cpu_features()) if platform.system() == "Linux" else []
-        if missing:
+        if missing := missing_features(features):
             raise ModelFormatError(
                 f"{path}: compiled for CPUs with {', '.join(missing)}, which this one lacks; "
                 "build the model again on this machine"
@@ -94,11 +94,3 @@ def _usable_cpus() -> list[int]:
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
-
-
-@functools.cache
-def _cpu_features() -> frozenset[str]:
-    text = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
-    lines = (line.partition(":") for line in text.splitlines())
-    words = next((value for key, _, value in lines if key.strip() in ("flags", "Features")), "")
-    return frozenset(words.split())
