@@ -4,9 +4,13 @@ PYTHON ?= $(firstword $(shell command -v python3.11 python3 python))
 VENV := .venv
 BIN := $(VENV)/bin
 
-# What the demo asks and the round trip it simulates: make demo PROMPT="…" RTT=100
+PIP := $(BIN)/pip --disable-pip-version-check
+
+# The demo's settings travel through the environment as they were typed, so that quotes and dollars stay what they are.
 override export PROMPT := $(value PROMPT)
 override export RTT := $(value RTT)
+override export PAIR := $(value PAIR)
+override export MAX_TOKENS := $(value MAX_TOKENS)
 
 .PHONY: help demo test lint proto clean
 .DELETE_ON_ERROR:
@@ -14,8 +18,9 @@ override export RTT := $(value RTT)
 help: ## Show what there is to make
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.demo ## Build the default pair, start a verifier, answer a prompt (PROMPT="…" RTT=100)
-	@$(BIN)/edgedraft demo $${PROMPT:+--prompt "$$PROMPT"} $${RTT:+--rtt "$$RTT"}
+demo: $(VENV)/.demo ## Build the default pair, start a verifier, answer a prompt (PROMPT="…" RTT=100 PAIR=… MAX_TOKENS=128)
+	@$(BIN)/edgedraft demo $${PROMPT:+--prompt "$$PROMPT"} $${RTT:+--rtt "$$RTT"} \
+	  $${PAIR:+--pair "$$PAIR"} $${MAX_TOKENS:+--max-tokens "$$MAX_TOKENS"}
 
 test: lint ## Lint, check the types, and run all tests
 	$(BIN)/pytest
@@ -27,25 +32,26 @@ lint: $(VENV)/.dev ## Lint and check the types
 
 proto: ## Generate the wire code from verify.proto
 	$(PYTHON) -m venv --clear build/proto
-	build/proto/bin/pip install --quiet grpcio-tools==1.64.3 'setuptools<81'
+	build/proto/bin/pip --disable-pip-version-check install --quiet grpcio-tools==1.64.3 'setuptools<81'
 	build/proto/bin/python -m grpc_tools.protoc -I sdk --python_out=sdk --pyi_out=sdk sdk/edgedraft/wire/verify.proto
 
 clean: ## Remove the virtual environment and all caches; built models stay in the user's cache folder
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(VENV)/bin/python:
+# pip is the last thing that a new environment gets, so one that was interrupted is made again.
+$(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "error: Python 3.11 or later is needed; name it with make PYTHON=…" >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
 
 # Stamps: the extras are installed anew when pyproject.toml changes.
-$(VENV)/.demo: pyproject.toml | $(VENV)/bin/python
+$(VENV)/.demo: pyproject.toml | $(BIN)/pip
 	@echo "install what the demo needs into $(VENV), once"
-	@$(BIN)/pip install --quiet --editable '.[cloud,models]'
+	@$(PIP) install --quiet --editable '.[cloud,models]'
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
+$(VENV)/.dev: pyproject.toml | $(BIN)/pip
 	@echo "install what the tests need into $(VENV), once"
-	@$(BIN)/pip install --quiet --editable '.[dev]'
+	@$(PIP) install --quiet --editable '.[dev]'
 	@touch $@

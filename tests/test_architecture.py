@@ -37,6 +37,20 @@ def test_a_module_says_what_it_is_for_and_is_short(module: Module):
     assert len(module.path.read_text(encoding="utf-8").splitlines()) <= LINES
 
 
+@pytest.mark.parametrize("module", EVERY, ids=lambda module: module.name)
+def test_no_error_is_swallowed_whatever_it_is(module: Module):
+    """A handler for everything has a name for the error and uses it, or raises it again."""
+    for node in ast.walk(module.tree):
+        if not isinstance(node, ast.ExceptHandler):
+            continue
+        if node.type is not None and ast.unparse(node.type) not in {"Exception", "BaseException"}:
+            continue
+        inside = [child for statement in node.body for child in ast.walk(statement)]
+        raised = any(isinstance(child, ast.Raise) for child in inside)
+        used = any(isinstance(child, ast.Name) and child.id == node.name for child in inside)
+        assert raised or used, f"{module.name}, line {node.lineno}"
+
+
 def test_tests_say_what_they_are_for_too():
     paths = list((ROOT / "tests").rglob("*.py"))
     assert [path for path in paths if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))] == []
@@ -73,7 +87,7 @@ def test_the_client_hands_transports_to_the_gate_and_calls_none_itself():
 
 @pytest.mark.parametrize("module", [m for m in SDK if within(m.name, ("edgedraft.core",))], ids=lambda m: m.name)
 def test_the_core_does_no_io(module: Module):
-    outside = {"asyncio", "threading", "time", "os", "pathlib", "random", "logging", "subprocess", "io"}
+    outside = {"asyncio", "threading", "time", "os", "pathlib", "random", "logging", "subprocess", "io", *NETWORK}
     roots = {name.split(".")[0] for name in module.imports()}
     assert roots & outside == set()
     assert "open" not in {node.id for node in ast.walk(module.tree) if isinstance(node, ast.Name)}

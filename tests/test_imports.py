@@ -8,6 +8,8 @@ import pytest
 from packaging.requirements import Requirement
 from source_tree import PACKAGES, ROOT, modules
 
+import edgedraft
+
 # Import names of the distributions that a device gets.
 DEVICE = {
     "apache-tvm": {"tvm", "tvm_ffi"},
@@ -81,6 +83,27 @@ def test_what_an_extra_brings_is_asked_for_by_name(tmp_path):
     assert "pip install 'edgedraft[models]'" in run.stderr
 
 
-def test_the_client_loads_neither_tvm_nor_grpc_before_they_are_needed():
-    run = python("import sys, edgedraft.client\nprint(sorted({'tvm', 'tvm_ffi', 'grpc'} & set(sys.modules)))")
+@pytest.mark.parametrize("module", ["edgedraft", "edgedraft.client", "edgedraft.sync"])
+def test_neither_tvm_nor_grpc_is_loaded_before_it_is_needed(module):
+    run = python(f"import sys, {module}\nprint(sorted({{'tvm', 'tvm_ffi', 'grpc'}} & set(sys.modules)))")
     assert run.stdout.strip() == "[]", run.stderr
+
+
+def test_the_package_itself_loads_only_its_errors():
+    run = python("import sys, edgedraft\nprint(*sorted(name for name in sys.modules if name.startswith('edgedraft')))")
+    assert run.stdout.split() == ["edgedraft", "edgedraft._version", "edgedraft.errors"], run.stderr
+
+
+def test_the_flat_namespace_is_whole_and_the_same_for_type_checkers():
+    (root,) = (module for module in modules("edgedraft") if module.name == "edgedraft")
+    written = {name.rpartition(".")[2] for name in root.imports()} - {
+        "annotations",
+        "import_module",
+        "TYPE_CHECKING",
+        "Any",
+    }
+    assert written == set(edgedraft.__all__)
+    for name in edgedraft.__all__:
+        assert getattr(edgedraft, name) is not None
+    with pytest.raises(AttributeError, match="unheard_of"):
+        _ = edgedraft.unheard_of

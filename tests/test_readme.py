@@ -12,12 +12,11 @@ import typer
 from source_tree import ROOT
 from toy import ScriptedDrafter, toy_draft, toy_greedy
 
-import edgedraft
 from edgedraft_apps.cli import app as edgedraft_app
 from edgedraft_cloud.authority import DevelopmentAuthority
 from edgedraft_cloud.cli import app as verifier_app
 
-PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 COMMANDS = {"edgedraft": edgedraft_app, "edgedraft-verifier": verifier_app}
 
 
@@ -30,7 +29,12 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 def command_lines() -> list[str]:
-    in_blocks = [line for page in PAGES for block in blocks(page, "bash") for line in block.splitlines()]
+    in_blocks = [
+        line.removeprefix(".venv/bin/")
+        for page in PAGES
+        for block in blocks(page, "bash")
+        for line in block.splitlines()
+    ]
     in_text = re.findall(r"`((?:edgedraft|edgedraft-verifier|make) [^`]+)`", "".join(map(text, PAGES)))
     return in_blocks + in_text
 
@@ -50,6 +54,25 @@ def test_commands_and_their_options_exist(line):
 def test_make_knows_its_targets(line):
     shown = subprocess.run([*shlex.split(line), "--dry-run"], cwd=ROOT, capture_output=True, text=True)
     assert shown.returncode == 0, shown.stderr
+
+
+def test_a_prompt_reaches_the_demo_as_it_was_typed(tmp_path):
+    """Whatever quotes, dollars and spaces it has; and each variable that the pages name becomes an option."""
+    (tmp_path / "bin").mkdir()
+    for name, body in (("pip", "exit 1"), ("edgedraft", 'printf "%s\\n" "$@"')):
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    (tmp_path / ".demo").touch()  # what it needs is installed
+    prompt = """it's "$HOME" for $5 & `more`; $(shell false) #1"""
+    variables = {name for line in command_lines() for name in re.findall(r"\b([A-Z_]+)=", line)} - {"PROMPT"}
+    given = [f"PROMPT={prompt}", *(f"{name}=7" for name in sorted(variables))]
+    shown = subprocess.run(
+        ["make", "--silent", "demo", f"VENV={tmp_path}", *given], cwd=ROOT, capture_output=True, text=True
+    )
+    options = shown.stdout.splitlines()
+    assert options[:3] == ["demo", "--prompt", prompt], shown.stderr
+    assert set(options[3::2]) == {"--" + name.lower().replace("_", "-") for name in variables}
+    assert set(options[4::2]) == {"7"}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -85,10 +108,3 @@ async def test_the_code_runs(code, bench, certificates, model_folder, codec, mon
     if "sky" in code:
         prompt = codec.encode_chat([{"role": "user", "content": "Why is the sky blue?"}])
         assert shown.getvalue().startswith(codec.decode(toy_greedy(prompt, 100)))
-
-
-def test_the_flat_namespace_is_whole():
-    for name in edgedraft.__all__:
-        assert getattr(edgedraft, name) is not None
-    with pytest.raises(AttributeError, match="nothing"):
-        _ = edgedraft.nothing

@@ -5,11 +5,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from edgedraft import errors
 from edgedraft._version import __version__
+from edgedraft.errors import EdgedraftError
 
 if TYPE_CHECKING:
     from edgedraft.client import Client
-    from edgedraft.errors import EdgedraftError
     from edgedraft.events import DecidedBy, Drafted, Event, Finished, FinishReason, Revised, Verified
     from edgedraft.generation import Generation
     from edgedraft.identity import Identity
@@ -37,11 +38,11 @@ __all__ = [
     "SyncClient",
     "Verified",
     "__version__",
+    "errors",
 ]
 
 _MODULES = {
     "client": ("Client",),
-    "errors": ("EdgedraftError",),
     "events": ("DecidedBy", "Drafted", "Event", "FinishReason", "Finished", "Revised", "Verified"),
     "generation": ("Generation",),
     "identity": ("Identity",),
