@@ -189,10 +189,12 @@ class Orchestrator:
         Raises:
             InvalidInput: The message is wrong.
             Overloaded: There is no room; nothing was changed.
-            VerifierUnavailable: The verifier is shutting down or its engine died.
+            VerifierUnavailable: The verifier is loading or shutting down, or its engine died.
         """
         if self._engine_error is not None:
             raise self._engine_error
+        if self._outcomes is None:
+            raise VerifierUnavailable("the verifier is still loading its model; try again in a moment")
         if self._draining:
             raise VerifierUnavailable("the verifier is shutting down; try again in a moment")
         info = self._engine.info

@@ -71,23 +71,18 @@ class RunningServer:
         """Take no new sessions, let live ones finish for `grace` seconds, ask the rest to go, and end everything."""
         self._watch.cancel()
         await asyncio.wait([self._watch])
-        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        await _set_health(self._health, health_pb2.HealthCheckResponse.NOT_SERVING)
         await self._orchestrator.drain(grace)
         await self._server.stop(LEAVE_SECONDS)
         await self._orchestrator.close()
 
     async def _follow_engine(self) -> None:
-        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         await self._orchestrator.engine_died()
-        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
-
-    async def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
-        for name in ("", SERVICE_NAME):
-            await self._health.set(name, status)
+        await _set_health(self._health, health_pb2.HealthCheckResponse.NOT_SERVING)
 
 
 async def start_server(orchestrator: Orchestrator, tls: Path, host: str, port: int) -> RunningServer:
-    """Listen, then start the engine: a port that is taken shows before a model is loaded.
+    """Listen, then start the engine: a port that is taken shows before a model is loaded, and readiness follows it.
 
     Args:
         orchestrator: Shares the engine.
@@ -122,14 +117,21 @@ async def start_server(orchestrator: Orchestrator, tls: Path, host: str, port: i
         bound = server.add_secure_port(address, credentials)
     except RuntimeError as error:
         raise InvalidInput("port", f"{address} cannot be listened on", "choose another, or 0 for a free one") from error
+    await _set_health(status, health_pb2.HealthCheckResponse.NOT_SERVING)
+    await server.start()
     try:
         await orchestrator.start()
-        await server.start()
     except BaseException:
         await server.stop(None)
         await orchestrator.close()
         raise
+    await _set_health(status, health_pb2.HealthCheckResponse.SERVING)
     return RunningServer(server, orchestrator, status, bound)
+
+
+async def _set_health(servicer: health.HealthServicer, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
+    for name in ("", SERVICE_NAME):
+        await servicer.set(name, status)
 
 
 class VerifierService:
