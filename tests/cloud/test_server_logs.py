@@ -51,7 +51,7 @@ async def server(certificates, codec):
     await server.stop(0)
 
 
-async def session(server, *drafts):
+async def session(server, *drafts, max_tokens=20):
     running, engine, identity = server
     transport = GrpcTransport(f"localhost:{running.port}", identity)
     opening = pb.Open(
@@ -59,7 +59,7 @@ async def session(server, *drafts):
         tokenizer_fingerprint=engine.info.tokenizer_fingerprint,
         mode=pb.MODE_OPEN,
         prompt=[PROMPT] * 3,
-        limits=pb.Limits(max_tokens=20, ignore_eos=True),
+        limits=pb.Limits(max_tokens=max_tokens, ignore_eos=True),
     )
     try:
         stream = await transport.open_stream()
@@ -88,8 +88,9 @@ async def test_a_session_is_logged_with_its_names_and_counts_and_without_content
 
 
 async def test_a_rejected_frame_is_logged_by_its_field_alone(server, log):
+    # More tokens than the verifier decodes ahead: the session cannot end before the frame arrives.
     with pytest.raises(RequestRejected, match=str(TOO_LARGE)):
-        await session(server, pb.Draft(block=1, tokens=[TOO_LARGE]))
+        await session(server, pb.Draft(block=1, tokens=[TOO_LARGE]), max_tokens=150)
     rejected = next(line for line in lines(log) if line["event"] == "request rejected")
     assert (rejected["field"], rejected["tenant"]) == ("draft.tokens[0]", "acme")
     assert MARK not in log.getvalue()
