@@ -53,7 +53,6 @@ def convert_gguf(path: Path, folder: Path, progress: Progress, stage: str) -> st
     try:
         reader = gguf.GGUFReader(path)
         fields = {key: field.contents() for key, field in reader.fields.items()}
-        # Duplicate names would otherwise silently give the last one.
         tensors = {tensor.name: tensor for tensor in reader.tensors}
     except (ValueError, IndexError, KeyError, OverflowError) as error:  # what the reader raises on broken files
         raise ModelFormatError(f"{path}: not a GGUF file that can be read ({error}); fetch it again") from error
