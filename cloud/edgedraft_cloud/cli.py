@@ -25,7 +25,6 @@ from edgedraft_cloud.config import ServerConfig
 from edgedraft_cloud.engines.base import Engine
 from edgedraft_cloud.engines.embedded import EmbeddedEngine
 from edgedraft_cloud.orchestrator import Orchestrator
-from edgedraft_cloud.server import load_credentials, start_server
 
 logger = logging.getLogger(__name__)
 app = typer.Typer(
@@ -145,12 +144,17 @@ def _engine(settings: ServerConfig) -> Engine:
 
 
 def _check(settings: ServerConfig) -> None:
+    from edgedraft_cloud.server import load_credentials
+
     load_credentials(settings.tls)
     Manifest.load(settings.model).verify(settings.model)
     _engine(settings)
 
 
 async def _serve(settings: ServerConfig, exit_with_stdin: bool) -> None:
+    # Here, because gRPC reads its environment when it is imported.
+    from edgedraft_cloud.server import start_server
+
     stop = asyncio.Event()
     if exit_with_stdin:
         _watch_stdin(stop)

@@ -256,11 +256,12 @@ SERVE_SCRIPTED = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parents[1] / "support")!r})
 from edgedraft_cloud import cli
-from edgedraft_cloud.engines.scripted import ScriptedEngine
-from toy import scripted_info, toy_target
-from types import SimpleNamespace
-codec = SimpleNamespace(fingerprint="a" * 64, vocab_size=400)
-cli._engine = lambda settings: ScriptedEngine(toy_target, scripted_info(codec))
+def engine(settings):
+    from edgedraft_cloud.engines.scripted import ScriptedEngine
+    from toy import scripted_info, toy_target
+    from types import SimpleNamespace
+    return ScriptedEngine(toy_target, scripted_info(SimpleNamespace(fingerprint="a" * 64, vocab_size=400)))
+cli._engine = engine
 cli.main()
 """
 """The real command, with an engine that needs no model."""
@@ -375,7 +376,9 @@ async def test_a_port_that_is_taken_is_an_error_of_one_line(start, certificates)
     process.send_signal(signal.SIGTERM)
     await finish(process)
     assert shown.returncode == 1
-    assert shown.stderr.splitlines()[-1].startswith(f"error: port: 127.0.0.1:{port} cannot be listened on")
+    *log, error = shown.stderr.splitlines()
+    assert error.startswith(f"error: port: 127.0.0.1:{port} cannot be listened on")
+    assert [json.loads(line)["event"] for line in log] == ["loading"]
 
 
 async def test_an_engine_that_dies_ends_the_process_with_an_error(certificates, monkeypatch):
