@@ -29,7 +29,6 @@ CLOSE_SECONDS: Final = 2.0
 _REASONS: Final = {
     pb.Finished.REASON_STOP: FinishReason.STOP,
     pb.Finished.REASON_LENGTH: FinishReason.LENGTH,
-    pb.Finished.REASON_CLOSED: FinishReason.CANCELLED,
 }
 
 

@@ -278,6 +278,7 @@ HOSTILE = {
     "a window of 0": [opened(), verdict(0, 70, window=0)],
     "unknown reason": [opened(), pb.ServerFrame(finished=pb.Finished())],
     "an unknown reason": [opened(), pb.ServerFrame(finished=pb.Finished(reason=99))],
+    r"unknown reason \(3\)": [opened(), pb.ServerFrame(finished=pb.Finished(reason=pb.Finished.REASON_CLOSED))],
     f"token {VOCAB}, the vocabulary has {VOCAB}": [opened(), verdict(0, 70, VOCAB)],
     "token 4294967295, the vocabulary": [opened(), verdict(0, 2**32 - 1)],
 }
