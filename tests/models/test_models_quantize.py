@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ weights = hnp.arrays(
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(weights)
 def test_error_is_at_most_half_a_step(weight: NDArray[np.float16]) -> None:
     packed, scales = q.quantize(weight)
@@ -29,6 +30,7 @@ def test_error_is_at_most_half_a_step(weight: NDArray[np.float16]) -> None:
     assert (np.abs(restored - exact) <= bound * (1 + 1e-5)).all()
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(weights)
 def test_equals_the_scalar_version(weight: NDArray[np.float16]) -> None:
     packed, scales = q.quantize(weight)

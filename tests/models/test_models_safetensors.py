@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.numpy
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -18,6 +18,7 @@ from edgedraft_models.safetensors_file import SafetensorsFile, write_float16
 shapes = hnp.array_shapes(min_dims=1, max_dims=3, max_side=5)
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.text(min_size=1, max_size=8), shapes, min_size=1, max_size=4))
 def test_library_reads_what_was_written(
     tmp_path_factory: pytest.TempPathFactory, sizes: dict[str, tuple[int, ...]]

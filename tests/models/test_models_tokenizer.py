@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
@@ -45,12 +45,14 @@ def test_smollm2_splits_as_its_own_tokenizer(smollm2_hf: Path) -> None:
     assert tokenizer.decode(encoded.ids, skip_special_tokens=True) == "user\nHow much is 1234?"
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text())
 def test_any_text_round_trips_with_smollms_rule(text: str) -> None:
     tokenizer = SMOLLM.build()
     assert tokenizer.decode(tokenizer.encode(text).ids, skip_special_tokens=False) == text
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text())
 def test_any_text_round_trips_up_to_nfc_with_qwen2s_rule(text: str) -> None:
     tokenizer = QWEN2.build()
