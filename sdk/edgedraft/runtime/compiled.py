@@ -118,8 +118,8 @@ class CompiledModel:
         """
         size = top_block(self.config.vocab_size)
         blocks = self.config.vocab_size // size
-        if not 1 <= k <= min(_LARGEST_K, blocks):
-            raise InvalidInput("k", f"is {k}", f"give 1 to {min(_LARGEST_K, blocks)}")
+        if not 1 <= k <= min(_LARGEST_K, self.config.vocab_size):
+            raise InvalidInput("k", f"is {k}", f"give 1 to {min(_LARGEST_K, self.config.vocab_size)}")
         batch = self._extend(cache, feeds)
         logits = self._run(cache, batch, batch.ends)
         rows = len(logits)
@@ -127,15 +127,15 @@ class CompiledModel:
         self._library.top_blocks(rows, library.tensor(logits), library.tensor(peaks), library.tensor(sums))
 
         # The k largest logits lie in the k blocks with the largest peaks.
-        best_blocks = np.argpartition(peaks, blocks - k, axis=1)[:, blocks - k :]
         each = np.arange(rows)[:, None]
-        candidates = logits.reshape(rows, blocks, size)[each, best_blocks].reshape(rows, k * size)
-        places = np.argpartition(candidates, k * size - k, axis=1)[:, k * size - k :]
+        best = _largest(peaks, min(k, blocks))
+        candidates = logits.reshape(rows, blocks, size)[each, best].reshape(rows, -1)
+        places = _largest(candidates, k)
         places = places[each, np.argsort(-candidates[each, places], axis=1, kind="stable")]
-        ids = best_blocks[each, places // size] * size + places % size
-        largest = peaks.max(axis=1, keepdims=True).astype(np.float64)
-        total = (sums * np.exp(peaks - largest)).sum(axis=1, keepdims=True)
-        return ids, np.exp(candidates[each, places] - largest) / total
+        ids = best[each, places // size] * size + places % size
+        peak = peaks.max(axis=1, keepdims=True).astype(np.float64)
+        total = (sums * np.exp(peaks - peak)).sum(axis=1, keepdims=True)
+        return ids, np.exp(candidates[each, places] - peak) / total
 
     def _extend(self, cache: KvCache, feeds: Sequence[Feed]) -> Batch:
         if cache.config != self.config:
@@ -163,3 +163,8 @@ class CompiledModel:
             self._library.step(n, m, table, *self._index_tensors, *cache_tensors, *self._scratch, rows)
             done += m
         return logits
+
+
+def _largest(rows: Float32s, count: int) -> NDArray[np.intp]:
+    """Where the `count` largest values of each row are, in no order."""
+    return np.argpartition(rows, rows.shape[1] - count, axis=1)[:, -count:]

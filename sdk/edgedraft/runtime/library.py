@@ -21,6 +21,10 @@ from edgedraft.runtime.cpu import missing_features
 
 _SHARE_ALL_CORES = -3  # TVM's affinity mode in which no thread is bound to one core
 
+# How often TVM's threads look for work before they sleep: long enough to last from loop to loop, about a millisecond;
+# TVM's own number burns a fifth of a second of every core after each step. It can only be said in the environment.
+_SPINS = "2000"
+
 _pool = threading.local()
 """What this thread's pool was last set to; TVM keeps one pool for each thread that calls it."""
 
@@ -82,6 +86,7 @@ def tensor(array: Any) -> Any:
 @functools.cache
 def _load_runtime() -> None:
     """Load TVM's runtime, which compiled code calls back into to run its loops on threads."""
+    os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", _SPINS)
     package = importlib.util.find_spec("tvm")
     if package is None or not package.submodule_search_locations:
         raise ModelFormatError("compiled models need TVM's runtime; `pip install apache-tvm`")
