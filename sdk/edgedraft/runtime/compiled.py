@@ -61,7 +61,7 @@ class CompiledModel:
         Args:
             folder: Made by `edgedraft models build`.
             threads: CPU threads to compute with; None takes all that this process may use.
-            verify: Hash every file first and compare with the manifest; otherwise only the small ones.
+            verify: Hash the weights too and compare with the manifest; the small files always are.
 
         Raises:
             ModelNotFound: The folder is not there or only half made.
@@ -70,7 +70,7 @@ class CompiledModel:
             InvalidInput: `threads` is not positive, or more than this process may use.
         """
         manifest = Manifest.load(folder)
-        manifest.verify(folder, None if verify else (CONFIG, INDEX))
+        manifest.verify(folder, None if verify else (CONFIG, INDEX, LIBRARY))
         config = ModelConfig.load(folder)
         if (config.model_type, config.quantization) != (manifest.architecture, manifest.quantization):
             raise ModelFormatError(

@@ -77,8 +77,8 @@ class ModelConfig:
         if not isinstance(inner, dict):
             raise ModelFormatError(f"{path}: model_config is {type(inner).__name__}, not an object; {_REBUILD}")
 
-        def number(name: str, *others: str) -> int:
-            value = next((inner[key] for key in (name, *others) if inner.get(key)), None)
+        def number(name: str) -> int:
+            value = inner.get(name)
             if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
                 raise ModelFormatError(f"{path}: {name} is {value!r}, not a positive whole number; {_REBUILD}")
             return value
