@@ -30,7 +30,8 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 async def channel(bench, port=None):
     identity = bench.identity
     credentials = grpc.ssl_channel_credentials(identity.ca, identity.key, identity.certificate)
-    async with grpc.aio.secure_channel(f"localhost:{port or bench.server.port}", credentials) as channel:
+    options = [("grpc.enable_http_proxy", 0)]
+    async with grpc.aio.secure_channel(f"localhost:{port or bench.server.port}", credentials, options) as channel:
         yield channel
 
 

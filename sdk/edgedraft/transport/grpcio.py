@@ -52,6 +52,7 @@ class GrpcTransport(Transport):
         self._address = address
         self._timeout = timeout
         self._greeted = False
+        self._closed = False
         options: list[tuple[str, Any]] = [
             ("grpc.max_receive_message_length", MAX_FRAME_BYTES + 1024),
             ("grpc.max_send_message_length", MAX_FRAME_BYTES + 1024),
@@ -79,7 +80,12 @@ class GrpcTransport(Transport):
         try:
             answer: bytes = await self._describe(request, timeout=self._timeout)
         except grpc.aio.AioRpcError as error:
-            raise self._translate(error) from error
+            metadata = tuple(error.trailing_metadata() or ())
+            raise translate(error.code(), error.details() or "", metadata, self._address, self._greeted) from error
+        except asyncio.CancelledError as error:
+            if _cancels_this_task(error) or not self._closed:
+                raise
+            raise Cancelled("the connection was closed") from error
         self._greeted = True
         return answer
 
@@ -98,12 +104,8 @@ class GrpcTransport(Transport):
 
     async def close(self) -> None:
         """End all streams and the connection."""
+        self._closed = True
         await self._channel.close()
-
-    def _translate(self, error: grpc.aio.AioRpcError) -> VerifierError:
-        return translate(
-            error.code(), error.details() or "", tuple(error.trailing_metadata() or ()), self._address, self._greeted
-        )
 
 
 class _GrpcStream(Stream):
@@ -157,8 +159,8 @@ class _GrpcStream(Stream):
         code, details = await self._call.code(), await self._call.details() or ""
         if code is grpc.StatusCode.OK:
             return VerifierUnavailable("the verifier has ended this session; open another")
-        if code is grpc.StatusCode.CANCELLED and not self._closed:
-            return VerifierUnavailable("the verifier cancelled the session; try again")
+        if code is grpc.StatusCode.CANCELLED and (self._closed or self._transport._closed):
+            return Cancelled("the session was closed")
         metadata = await self._call.trailing_metadata() or ()
         return translate(code, details, metadata, self._transport._address, self._transport._greeted)
 
@@ -195,7 +197,7 @@ def translate(
         case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:
             return Unauthenticated(f"the verifier refused this device: {details}")
         case grpc.StatusCode.CANCELLED:
-            return Cancelled("the generation was cancelled")
+            return VerifierUnavailable("the verifier cancelled the session; try again")
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return VerifierUnavailable(f"{address} did not answer in time; check the network, or try again")
         case grpc.StatusCode.UNAVAILABLE:
