@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from toy import Bench, scripted_info, toy_target
 
@@ -15,6 +16,10 @@ from edgedraft_cloud.engines.scripted import ScriptedEngine
 from edgedraft_cloud.orchestrator import Orchestrator
 from edgedraft_cloud.server import start_server
 from edgedraft_models import BuiltPair, Store, build_pair, default_home, load_registry
+
+# No test is timed against the clock.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 CHATML = (
     "{% for message in messages %}"
