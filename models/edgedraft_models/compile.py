@@ -32,7 +32,7 @@ def compile_model(folder: Path, *, target: str = NATIVE, progress: Callable[[str
     Raises:
         ModelNotFound: There is no config.
         ModelFormatError: The config is damaged.
-        CompileError: The shape or the target is not supported, or no linker was found.
+        CompileError: The shape or the target is not supported, no linker was found, or a tool failed.
     """
     report = progress or (lambda stage, share: None)
     config = ModelConfig.load(folder)
@@ -58,16 +58,16 @@ def check_shape(config: ModelConfig) -> None:
     """
     inputs = FORMATS[config.quantization].granularity
     for name, value, multiple in (
-        ("hidden_size", config.hidden_size, max(inputs, 8)),
-        ("intermediate_size", config.intermediate_size, max(inputs, 8)),
+        ("hidden_size", config.hidden_size, inputs),
+        ("intermediate_size", config.intermediate_size, inputs),
         ("num_attention_heads · head_dim", config.num_attention_heads * config.head_dim, inputs),
         ("head_dim", config.head_dim, 16),
         ("vocab_size", config.vocab_size, 8),
     ):
         if value % multiple:
+            other = "; build it as q0f16, which is less strict" if value % FORMATS["q0f16"].granularity == 0 else ""
             raise CompileError(
-                f"{name} is {value}; the kernels for {config.quantization} need a multiple of {multiple}: "
-                "pad the model or take q0f16, which needs multiples of 8 only"
+                f"{name} is {value}; the kernels for {config.quantization} need a multiple of {multiple}{other}"
             )
 
 
@@ -103,6 +103,9 @@ def _linker() -> list[str]:
 def _generate(module: tvm.IRModule, target: Target, obj: Path) -> None:
     # The rewrite would merge local buffers, which then could not be kept in registers. LLVM finds common expressions.
     settings = {"tirx.disable_storage_rewrite": True, "tirx.disable_cse_tir": True}
-    with tvm.transform.PassContext(opt_level=3, config=settings):
-        compiled = tvm.tirx.build(module, target=tvm.target.Target(target.llvm))
-    compiled.write_to_file(str(obj), "o")
+    try:
+        with tvm.transform.PassContext(opt_level=3, config=settings):
+            compiled = tvm.tirx.build(module, target=tvm.target.Target(target.llvm))
+        compiled.write_to_file(str(obj), "o")
+    except tvm.error.InternalError as error:
+        raise CompileError(f"TVM could not compile the kernels for {target.name}: {error}") from error

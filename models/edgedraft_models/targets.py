@@ -50,9 +50,7 @@ def find_target(name: str) -> Target:
         raise CompileError(f"{platform.system()} on {machine} is not supported; compile on Linux, x86-64 or aarch64")
     if machine == "aarch64":
         return Target(name, {"kind": "llvm", "mtriple": "aarch64-unknown-linux-gnu"}, ())
-    has = {
-        feature for feature, present in tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")().items() if present
-    }
+    has = _host_features()
     missing = [feature for feature in _V3_FEATURES if feature not in has]
     if missing:
         raise CompileError(
@@ -62,3 +60,8 @@ def find_target(name: str) -> Target:
         return Target(name, _X86_64, _V3_FEATURES)
     attributes = [f"+{feature}" for feature in _AVX512_FEATURES]
     return Target(name, {**_X86_64, "mattr": attributes}, _V3_FEATURES + _AVX512_FEATURES)
+
+
+def _host_features() -> set[str]:
+    features = tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")()
+    return {name for name, present in features.items() if present}
