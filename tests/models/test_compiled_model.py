@@ -7,8 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tiny_artifact import finish, write_weights
 
 from edgedraft.drafters.base import Feed as DrafterFeed
@@ -82,39 +80,6 @@ def test_logits_are_those_of_the_oracle(kind, models, folders):
     found = models[kind].forward(cache, [Feed(cache.new_sequence(), tokens)], "all")
     assert np.abs(expected).max() > 1
     np.testing.assert_allclose(found, expected, atol=1e-3, rtol=0)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=40)
-@given(data=st.data())
-def test_no_token_depends_on_its_company(kind, models, data):
-    """Any split over calls, any mix with other sequences, shared beginnings, and rolled-back guesses: the same bits."""
-    model = models[kind]
-    start = tokens_of(2, data.draw(st.integers(1, 12), "shared"))
-    tails = [tokens_of(3 + i, data.draw(st.integers(1, 12), "tail")) for i in range(data.draw(st.integers(1, 5)))]
-    cache = model.new_cache(200, sequences=8)
-    trunk = cache.new_sequence()
-    beginning = model.forward(cache, [Feed(trunk, start)], "all")
-    found = {i: [beginning] for i in range(len(tails))}
-    branches = [cache.fork(trunk, len(start)) for _ in tails]
-    left = dict(enumerate(tails))
-    while left:
-        if data.draw(st.booleans(), "guess"):
-            guesser = data.draw(st.sampled_from(branches))
-            length = cache.length(guesser)
-            model.forward(cache, [Feed(guesser, tokens_of(99, data.draw(st.integers(1, 9))))])
-            cache.truncate(guesser, length)
-        chosen = data.draw(st.lists(st.sampled_from(sorted(left)), min_size=1, unique=True), "who")
-        counts = [data.draw(st.integers(1, len(left[i])), "count") for i in chosen]
-        feeds = [Feed(branches[i], left[i][:count]) for i, count in zip(chosen, counts, strict=True)]
-        rows = np.split(model.forward(cache, feeds, "all"), np.cumsum(counts)[:-1])
-        for i, count, part in zip(chosen, counts, rows, strict=True):
-            found[i].append(part)
-            left[i] = left[i][count:]
-            if not left[i]:
-                del left[i]
-    for i, tail in enumerate(tails):
-        assert np.array_equal(np.concatenate(found[i]), one_by_one(model, start + tail))
 
 
 @pytest.mark.parametrize("kind", KINDS)
