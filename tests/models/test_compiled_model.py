@@ -1,6 +1,7 @@
 """Compiled models against the NumPy oracle, and the promise that a token's logits do not depend on its company."""
 
 import shutil
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -163,6 +164,22 @@ def test_other_threads_run_while_it_computes(model):
         sys.setswitchinterval(interval)
         thread.join()
     assert ran_inside
+
+
+def test_a_device_runs_it_without_the_compiler(folders):
+    """In a process of its own, since this one has compiled."""
+    code = """
+import sys
+from pathlib import Path
+from edgedraft.runtime.compiled import CompiledModel
+from edgedraft.runtime.kv import Feed
+model = CompiledModel.load(Path(sys.argv[1]))
+cache = model.new_cache(8)
+model.forward_top_k(cache, [Feed(cache.new_sequence(), [1, 2, 3])], 4)
+assert "tvm" not in sys.modules, "TVM's compiler was imported"
+"""
+    run = subprocess.run([sys.executable, "-c", code, folders["llama q4"]], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
 
 
 def test_a_half_made_or_missing_folder(folder):
