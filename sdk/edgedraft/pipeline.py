@@ -160,7 +160,7 @@ class Pipeline:
     # ------------------------------------------------------------ sending
 
     async def _send(self) -> FinishReason:
-        # Not before the verifier has taken the session: gRPC loses the reason of a refusal if a write is under way.
+        # Not before the verifier has taken the session: there is no window before that.
         await self._opened.wait()
         while True:
             while (frame := self._next_frame()) is None:
