@@ -87,6 +87,7 @@ class Client:
         self._block_size = block_size
         self._target: pb.ModelInfo | None = None
         self._connecting = asyncio.Lock()
+        self._closed = False
         self._running: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
@@ -105,9 +106,10 @@ class Client:
 
         Raises:
             VerifierError: It could not be reached or refused this device.
-            InvalidInput: It does not serve the model, or its tokenizer is another one.
+            InvalidInput: It does not serve the model, or its tokenizer is another one; or this client is closed.
             ProtocolError: It speaks another protocol.
         """
+        self._check_open()
         async with self._connecting:
             if self._target is None:
                 if self._gate is None:
@@ -129,8 +131,10 @@ class Client:
             An async iterator of events that starts with the first look at it.
 
         Raises:
-            InvalidInput: The prompt or a setting is wrong, or the prompt does not fit the context.
+            InvalidInput: The prompt or a setting is wrong, the prompt does not fit the context, or this client is
+                closed.
         """
+        self._check_open()
         chosen = self._mode if mode is None else _mode(mode)
         if self._gate is None and chosen is not Mode.LOCAL:
             raise InvalidInput("mode", f"is {chosen}, but the client has no verifier", "pass one, or use mode local")
@@ -159,7 +163,10 @@ class Client:
         return Generation(tracked)
 
     async def close(self) -> None:
-        """Cancel what is running and give back connection, drafter and threads."""
+        """Cancel what is running and give back connection, drafter and threads; may be called again."""
+        if self._closed:
+            return
+        self._closed = True
         for task in self._running:
             task.cancel()
         if self._running:
@@ -169,6 +176,10 @@ class Client:
         await self._worker.close()
 
     # ------------------------------------------------------------ inside
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InvalidInput("client", "is closed", "make another")
 
     async def _run(
         self, generation: Generation, transcript: Transcript, ids: list[int], sampling: SamplingParams, mode: Mode

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self
 
-from edgedraft.errors import EdgedraftError
+from edgedraft.errors import Cancelled, EdgedraftError
 from edgedraft.events import Drafted, Event, Finished, FinishReason, Revised, Verified
 from edgedraft.report import Report
 
@@ -24,7 +24,7 @@ class Generation:
     ```
 
     It starts with the first look at it. Leave it early with `cancel` (or use it as an async context manager, which
-    cancels on exit).
+    cancels on exit). It is cancelled too where the task that waits for it is, as by `asyncio.timeout`.
 
     Attributes:
         text: The verified text so far; final once it has finished.
@@ -117,13 +117,23 @@ class Generation:
 
     async def _iterate(self) -> AsyncIterator[Event]:
         task = self.start()
-        while (event := await self._events.get()) is not None:
+        while (event := await self._next()) is not None:
             yield event
             if isinstance(event, Finished):
                 return
         # Leave the mark for a second iterator, then let the runner's error out.
         self._events.put_nowait(None)
-        await asyncio.shield(task)
+        await asyncio.wait([task])
+        if task.cancelled():  # not to be taken for a cancellation of the task that waits here
+            raise Cancelled("the client was closed before the generation had finished")
+        task.result()
+
+    async def _next(self) -> Event | None:
+        try:
+            return await self._events.get()
+        except asyncio.CancelledError:
+            self.cancel()  # who waited is gone; a session that nobody reads must not go on
+            raise
 
     async def _whole(self) -> str:
         async for _ in self:

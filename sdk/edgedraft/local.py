@@ -77,7 +77,9 @@ def choose(candidates: Candidates, sampling: SamplingParams, draws: random.Rando
     if sampling.temperature == 0:
         return candidates.ids[0]
     count = sampling.top_k or len(candidates.ids)
-    weights = [probability ** (1 / sampling.temperature) for probability in candidates.probs[:count]]
+    # Relative to the best, so that at a low temperature they do not all become 0.
+    best = candidates.probs[0]
+    weights = [(probability / best) ** (1 / sampling.temperature) for probability in candidates.probs[:count]]
     nucleus = sampling.top_p * sum(weights)
     kept = next((index for index, mass in enumerate(accumulate(weights), 1) if mass >= nucleus), len(weights))
     return draws.choices(candidates.ids[:kept], weights[:kept])[0]

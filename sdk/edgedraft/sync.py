@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar
 
 from edgedraft.client import Client
 from edgedraft.drafters.base import Drafter
+from edgedraft.errors import InvalidInput
 from edgedraft.events import Event, Finished
 from edgedraft.generation import Generation
 from edgedraft.prompt import Mode, PromptLike
@@ -61,7 +62,8 @@ class SyncClient:
             while (event := self._run(_next(events))) is not None:
                 yield event
         finally:
-            self._run(generation.aclose())
+            if not self._loop.is_closed():  # closing the client has ended it already
+                self._run(generation.aclose())
 
     def complete(
         self, prompt: PromptLike, sampling: SamplingParams | None = None, *, mode: Mode | str | None = None
@@ -86,6 +88,9 @@ class SyncClient:
         self._loop.close()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._loop.is_closed():
+            work.close()
+            raise InvalidInput("client", "is closed", "make another")
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     @staticmethod

@@ -1,6 +1,7 @@
 """The client as an app uses it: every mode and setting, and a verifier in memory that may be hostile."""
 
 import asyncio
+import random
 import threading
 
 import pytest
@@ -11,7 +12,15 @@ from toy import toy_draft
 from edgedraft.client import Client
 from edgedraft.drafters.base import Candidates
 from edgedraft.drafters.scripted import ScriptedDrafter
-from edgedraft.errors import DrafterError, IdentityError, InvalidInput, Overloaded, ProtocolError, VerifierUnavailable
+from edgedraft.errors import (
+    Cancelled,
+    DrafterError,
+    IdentityError,
+    InvalidInput,
+    Overloaded,
+    ProtocolError,
+    VerifierUnavailable,
+)
 from edgedraft.events import DecidedBy, Finished, FinishReason, Verified
 from edgedraft.local import choose
 from edgedraft.prompt import Message, Prompt
@@ -116,12 +125,19 @@ def test_local_sampling_honours_top_k_and_top_p():
         choose(candidates, SamplingParams(**{"temperature": 1.0, **sampling}), draws)
         return draws.seen
 
-    assert seen() == {7: 0.5, 8: 0.3, 9: 0.1}
-    assert seen(top_k=2) == {7: 0.5, 8: 0.3}
-    assert seen(top_p=0.5) == {7: 0.5}
-    assert seen(top_p=0.8) == {7: 0.5, 8: 0.3}
-    assert seen(temperature=0.5) == pytest.approx({7: 0.25, 8: 0.09, 9: 0.01})
+    assert seen() == pytest.approx({7: 1, 8: 0.6, 9: 0.2})
+    assert seen(top_k=2) == pytest.approx({7: 1, 8: 0.6})
+    assert seen(top_p=0.5) == {7: 1}
+    assert seen(top_p=0.8) == pytest.approx({7: 1, 8: 0.6})
+    assert seen(temperature=0.5) == pytest.approx({7: 1, 8: 0.36, 9: 0.04})
     assert choose(candidates, SamplingParams(), Draws()) == 7
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-300, 1e-3, 10.0])
+def test_local_sampling_works_at_every_temperature(temperature):
+    candidates = Candidates((7, 8, 9), (0.02, 0.01, 0.0))
+    token = choose(candidates, SamplingParams(temperature=temperature), random.Random(1))
+    assert token in ((7, 8) if temperature > 1 else (7,))
 
 
 # ---------------------------------------------------------------- arguments
@@ -456,6 +472,57 @@ async def test_mode_local_sends_nothing_even_where_there_is_a_verifier(bench, co
     assert transport.up == []
 
 
+# ---------------------------------------------------------------- ends that the app brings about
+
+
+async def until(condition) -> None:
+    """Give the event loop turns until something holds."""
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110  turns of the loop are what it waits for
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("way", ["await", "iterate"])
+@pytest.mark.parametrize("mode", ["open", "local"])
+async def test_a_generation_ends_with_the_task_that_waits_for_it(bench, codec, way, mode):
+    async def consume():
+        if way == "await":
+            await generation
+        async for _ in generation:
+            pass
+
+    async with client_of(codec, bench.transport()) as client:
+        generation = client.generate("sky", SamplingParams(max_tokens=150, ignore_eos=True), mode=mode)
+        waiting = asyncio.ensure_future(consume())
+        await until(lambda: generation.text)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await until(lambda: generation.finish_reason)
+        assert generation.finish_reason is FinishReason.CANCELLED
+
+
+async def test_closing_the_client_is_told_to_who_waits_for_a_generation(codec):
+    client = local_client(codec)
+    generation = client.generate("sky", SamplingParams(max_tokens=150, ignore_eos=True))
+    waiting = asyncio.ensure_future(generation._whole())
+    await until(lambda: generation.text)
+    await client.close()
+    with pytest.raises(Cancelled, match="closed"):
+        await waiting
+
+
+@pytest.mark.parametrize("mode", ["open", "local"])
+async def test_a_closed_client_says_so_and_may_be_closed_again(bench, codec, mode):
+    client = client_of(codec, bench.transport())
+    await client.close()
+    await client.close()
+    with pytest.raises(InvalidInput, match="client: is closed"):
+        client.generate("sky", mode=mode)
+    with pytest.raises(InvalidInput, match="client: is closed"):
+        await client.connect()
+
+
 # ---------------------------------------------------------------- the synchronous face
 
 
@@ -471,7 +538,12 @@ def test_the_sync_client_answers_streams_and_closes(codec):
             assert isinstance(event, Verified)
             break  # leaving early cancels it
         assert client.complete("sky", SamplingParams(max_tokens=10)).text == expected
+        left = client.stream("sky", SamplingParams(max_tokens=150, ignore_eos=True))
+        next(left)
     client.close()
+    for use in (lambda: client.complete("sky"), lambda: next(left)):
+        with pytest.raises(InvalidInput, match="client: is closed"):
+            use()
 
 
 def test_the_sync_client_raises_what_the_client_raises(codec):

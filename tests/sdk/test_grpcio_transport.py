@@ -159,6 +159,16 @@ async def test_a_refusal_keeps_its_reason_although_the_device_is_still_sending(c
                 await stream.receive()
 
 
+async def test_a_transport_belongs_to_the_loop_that_uses_it_first(certificates, identity):
+    async with serving(echo, certificates.server()) as port:
+        # Made where no loop runs, as by a module that makes its client when it is imported.
+        transport = await asyncio.to_thread(GrpcTransport, f"localhost:{port}", identity)
+        assert await exchange(transport) == b"x"
+        with pytest.raises(InvalidInput, match="another event loop"):
+            await asyncio.to_thread(asyncio.run, transport.open_stream())
+        await transport.close()
+
+
 async def test_a_frame_that_is_too_large_is_named(certificates, identity):
     async with serving(echo, certificates.server()) as port, connected(port, identity) as transport:
         stream = await transport.open_stream()

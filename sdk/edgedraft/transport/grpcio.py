@@ -38,7 +38,8 @@ class GrpcTransport(Transport):
         server_name: Name in the verifier's certificate, if it is another than the host.
 
     Raises:
-        InvalidInput: The address is not `host:port`, or the timeout not positive.
+        InvalidInput: The address is not `host:port`, or the timeout not positive; or, later, it is used in another
+            event loop than before.
     """
 
     def __init__(
@@ -71,14 +72,15 @@ class GrpcTransport(Transport):
         if server_name is not None:
             options.append(("grpc.ssl_target_name_override", server_name))
         credentials = grpc.ssl_channel_credentials(identity.ca, identity.key, identity.certificate)
-        self._channel = grpc.aio.secure_channel(address, credentials, options)
-        self._describe: Any = self._channel.unary_unary(DESCRIBE_METHOD)
-        self._verify: Any = self._channel.stream_stream(VERIFY_METHOD)
+        self._settings = credentials, options
+        self._channel: grpc.aio.Channel | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def describe(self, request: bytes) -> bytes:
         """Call Describe."""
         try:
-            answer: bytes = await self._describe(request, timeout=self._timeout)
+            method: Any = self._connection().unary_unary(DESCRIBE_METHOD)
+            answer: bytes = await method(request, timeout=self._timeout)
         except grpc.aio.AioRpcError as error:
             metadata = tuple(error.trailing_metadata() or ())
             raise translate(error.code(), error.details() or "", metadata, self._address, self._greeted) from error
@@ -91,7 +93,8 @@ class GrpcTransport(Transport):
 
     async def open_stream(self) -> Stream:
         """Start a stream, and connect first where no connection stands."""
-        stream = _GrpcStream(self, self._verify())
+        method: Any = self._connection().stream_stream(VERIFY_METHOD)
+        stream = _GrpcStream(self, method())
         try:
             async with asyncio.timeout(self._timeout):
                 await stream.connected()
@@ -105,7 +108,17 @@ class GrpcTransport(Transport):
     async def close(self) -> None:
         """End all streams and the connection."""
         self._closed = True
-        await self._channel.close()
+        if self._channel is not None:
+            await self._channel.close()
+
+    def _connection(self) -> grpc.aio.Channel:
+        # Made at its first use: gRPC ties a channel to the event loop of that moment.
+        loop = asyncio.get_running_loop()
+        if self._channel is None:
+            self._channel, self._loop = grpc.aio.secure_channel(self._address, *self._settings), loop
+        if self._loop is not loop:
+            raise InvalidInput("verifier", "was connected to in another event loop", "make a client in each loop")
+        return self._channel
 
 
 class _GrpcStream(Stream):
