@@ -18,6 +18,7 @@ from edgedraft.runtime.compiled import CompiledModel
 from edgedraft.runtime.cpu import missing_features
 from edgedraft.runtime.kv import Feed
 from edgedraft.runtime.manifest import ABI, QUANTIZATIONS, Manifest, ModelConfig, hash_file
+from edgedraft.runtime.weights import map_weights
 from edgedraft.text import tokenizer_fingerprint
 from edgedraft_models.convert import convert_weights
 from edgedraft_models.hf_config import load_hf_config
@@ -25,6 +26,7 @@ from edgedraft_models.hf_source import convert_directory
 from edgedraft_models.progress import Progress, silent
 from edgedraft_models.reference import Reference
 from edgedraft_models.registry import Build, ModelEntry, PairEntry
+from edgedraft_models.safetensors_file import SafetensorsFile
 from edgedraft_models.sources import Source, extra_needed
 from edgedraft_models.store import Store, folder_in_making, require_space
 
@@ -329,7 +331,7 @@ def check_artifact(folder: Path) -> None:
 def _is_current(folder: Path, fingerprint: str, target: str) -> bool:
     """Whether an artifact folder is complete and what would be built now."""
     try:
-        manifest = Manifest.load(folder)
+        manifest = _load_whole(folder)
     except (ModelNotFound, ModelFormatError):
         return False
     if target == NATIVE and missing_features(manifest.features):  # made on another machine
@@ -341,9 +343,24 @@ def _is_current(folder: Path, fingerprint: str, target: str) -> bool:
     )
 
 
+def _load_whole(folder: Path) -> Manifest:
+    """The manifest of a folder that lacks nothing.
+
+    Weights are only measured: to hash gigabytes at each start would take too long.
+
+    Raises:
+        ModelNotFound: The folder is not there or only half made.
+        ModelFormatError: A file is missing, damaged or cut short.
+    """
+    manifest = Manifest.load(folder)
+    manifest.verify(folder, [name for name in manifest.files if not name.endswith(".bin")])
+    map_weights(folder, ModelConfig.load(folder))
+    return manifest
+
+
 def _artifact_info(folder: Path) -> ArtifactInfo:
     try:
-        manifest = Manifest.load(folder)
+        manifest = _load_whole(folder)
     except (ModelNotFound, ModelFormatError) as error:
         return ArtifactInfo(folder, _size(folder), str(error), None)
     old = manifest.builder != _code_hash(_BUILDER)
@@ -354,8 +371,9 @@ def _artifact_info(folder: Path) -> ArtifactInfo:
 def _read_provenance(folder: Path) -> Provenance | None:
     try:
         data = json.loads((folder / _PROVENANCE).read_text(encoding="utf-8"))
+        SafetensorsFile(folder / "model.safetensors")  # neither missing nor cut short
         return Provenance(data["origin"], data["weights_sha256"], data["converter"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, ModelFormatError):
         return None
 
 

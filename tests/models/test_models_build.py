@@ -145,6 +145,39 @@ def test_a_damaged_folder_is_built_again(store: Store, build: Build, compiled: l
     assert len(compiled) == 2
 
 
+@pytest.mark.parametrize("size", [None, 10])
+@pytest.mark.parametrize("name", ["model.so", "params_shard_0.bin", "mlc-chat-config.json", "tokenizer.json"])
+def test_a_file_that_is_missing_or_cut_short_is_built_again(
+    store: Store, build: Build, compiled: list[str], name: str, size: int | None
+) -> None:
+    folder = build_model(store, build)
+    damage(folder / name, size)
+    assert name.split(".")[0] in str(info(store, build.model).artifacts[0].problem)
+    build_model(store, build)
+    Manifest.load(folder).verify(folder)
+    assert info(store, build.model).artifacts[0].problem is None
+
+
+@pytest.mark.parametrize("size", [None, 10])
+def test_safetensors_that_are_missing_or_cut_short_are_made_again(
+    store: Store, build: Build, compiled: list[str], size: int | None
+) -> None:
+    weights = build_hf(store, build.model) / "model.safetensors"
+    before = weights.read_bytes()
+    damage(weights, size)
+    assert info(store, build.model).hf is None
+    build_model(store, build)
+    assert weights.read_bytes() == before
+
+
+def damage(path: Path, size: int | None) -> None:
+    """Cut a file short, or remove it."""
+    if size is None:
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-size])
+
+
 def test_precisions_have_fingerprints_of_their_own(store: Store, build: Build, compiled: list[str]) -> None:
     prints = {
         Manifest.load(build_model(store, replace(build, quantization=kind))).model_fingerprint
