@@ -6,6 +6,7 @@ else: the server takes them from there alone. Keys are ECDSA P-256, which every 
 
 from __future__ import annotations
 
+import fcntl
 import ipaddress
 import os
 import re
@@ -68,10 +69,11 @@ class DevelopmentAuthority:
         self._folder = folder
         with _explained(folder):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if not _valid(folder / CA_CERTIFICATE, folder / CA_KEY):
-                self._make_ca()
-            self._key = _load_key(folder / CA_KEY)
-            self._certificate = _load_certificate(folder / CA_CERTIFICATE)
+            with _alone(folder):
+                if not _valid(folder / CA_CERTIFICATE, folder / CA_KEY):
+                    self._make_ca()
+                self._key = _load_key(folder / CA_KEY)
+                self._certificate = _load_certificate(folder / CA_CERTIFICATE)
             self._ca_pem = self._certificate.public_bytes(serialization.Encoding.PEM)
 
     def server(self, names: Sequence[str] = ()) -> Path:
@@ -112,7 +114,7 @@ class DevelopmentAuthority:
         _write_pair(self._folder, CA_CERTIFICATE, CA_KEY, builder.sign(key, hashes.SHA256()), key)
 
     def _issue(self, folder: Path, subject: str, names: list[x509.GeneralName], usage: x509.ObjectIdentifier) -> Path:
-        with _explained(folder):
+        with _explained(folder), _alone(self._folder):
             if _valid(folder / CERTIFICATE, folder / KEY) and self._issued(folder, names):
                 return folder
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -144,10 +146,25 @@ class DevelopmentAuthority:
 def _explained(folder: Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, ValueError, x509.ExtensionNotFound) as error:
+    except OSError as error:
+        raise IdentityError(
+            f"the certificates in {folder} cannot be used ({error.strerror}); make room, or choose another folder"
+        ) from error
+    except (ValueError, x509.ExtensionNotFound) as error:
         raise IdentityError(
             f"the certificates in {folder} cannot be used ({error}); remove it to start anew"
         ) from error
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Wait for other processes that issue from this folder, lest one's certificate come from a CA that is replaced."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _builder(

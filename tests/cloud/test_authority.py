@@ -1,6 +1,7 @@
 """The development authority: what it issues, what it keeps, and what it makes anew."""
 
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -77,6 +78,19 @@ def test_other_names_another_ca_and_a_lost_key_make_it_anew(tmp_path):
     again.verify_directly_issued_by(load(tmp_path, "ca.pem"))
     (renewed.device("a", "b") / "key.pem").unlink()
     assert load(renewed.device("a", "b")) != again
+
+
+def test_many_at_once_on_a_new_folder_agree_on_one_ca(tmp_path):
+    def issue(number):
+        authority = DevelopmentAuthority(tmp_path)
+        return load(authority.server()), load(authority.device("a", "b")), load(authority.device("a", f"d{number}"))
+
+    with ThreadPoolExecutor(8) as pool:
+        issued = list(pool.map(issue, range(8)))
+    ca = load(tmp_path, "ca.pem")
+    for certificate in (certificate for each in issued for certificate in each):
+        certificate.verify_directly_issued_by(ca)
+    assert len({server for server, _, _ in issued}) == len({device for _, device, _ in issued}) == 1
 
 
 def test_a_key_of_another_certificate_makes_it_anew(tmp_path):

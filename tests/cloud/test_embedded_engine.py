@@ -60,6 +60,15 @@ async def step(engine: EmbeddedEngine, *works: Work) -> dict[str, Outcome]:
     return outcomes
 
 
+async def test_a_cache_that_memory_cannot_hold_is_named(make, monkeypatch):
+    def new_cache(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr(CompiledModel, "new_cache", new_cache)
+    with pytest.raises(InvalidInput, match="kv_tokens: is 5000, more than memory holds"):
+        await make(kv_tokens=5000)
+
+
 async def test_drafts_right_and_wrong_settle_what_plain_decoding_gives(make, plain):
     engine = await make()
     expected = {f"s{i}": plain(prompt, 24) for i, prompt in enumerate(PROMPTS)}

@@ -112,7 +112,12 @@ class EmbeddedEngine(Engine):
         return self._info
 
     async def start(self) -> None:
-        """Load the target and start the thread."""
+        """Load the target and start the thread.
+
+        Raises:
+            ModelError: The target cannot be loaded.
+            InvalidInput: Memory does not hold so many `kv_tokens`.
+        """
         loop = asyncio.get_running_loop()
         model, cache = await asyncio.to_thread(self._load)
         self._thread = threading.Thread(
@@ -178,7 +183,10 @@ class EmbeddedEngine(Engine):
 
     def _load(self) -> tuple[CompiledModel, KvCache]:
         model = CompiledModel.load(self._folder, threads=self._threads)
-        return model, model.new_cache(self._kv_tokens, sequences=self._info.max_sessions)
+        try:
+            return model, model.new_cache(self._kv_tokens, sequences=self._info.max_sessions)
+        except MemoryError as error:
+            raise InvalidInput("kv_tokens", f"is {self._kv_tokens}, more than memory holds", "use fewer") from error
 
     def _run(self, model: CompiledModel, cache: KvCache, loop: asyncio.AbstractEventLoop) -> None:
         def report(result: list[Outcome] | VerifierUnavailable) -> None:
