@@ -73,11 +73,16 @@ def local(vectors: int) -> Buffer:
     return T.alloc_buffer((vectors * LANES,), "float32")
 
 
-def tree_sum(values: Sequence[Expr]) -> Expr:
-    """Sum by halves: neighbours first."""
+def tree(combine: Callable[[Expr, Expr], Expr], values: Sequence[Expr]) -> Expr:
+    """Combine values pairwise, neighbours first; their number is a power of two."""
     while len(values) > 1:
-        values = [a + b for a, b in zip(values[::2], values[1::2], strict=True)]
+        values = [combine(a, b) for a, b in zip(values[::2], values[1::2], strict=True)]
     return values[0]
+
+
+def tree_sum(values: Sequence[Expr]) -> Expr:
+    """Sum pairwise."""
+    return tree(lambda a, b: a + b, values)
 
 
 def horizontal(vector: Expr, combine: Callable[[Expr, Expr], Expr]) -> Expr:

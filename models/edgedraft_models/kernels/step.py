@@ -34,12 +34,14 @@ from edgedraft_models.kernels.simd import (
     exp,
     fill,
     for_tokens,
+    hold,
     horizontal,
     horizontal_sum,
     lanes,
     let,
     local,
     splat,
+    tree,
 )
 
 _DATA_FIELD = 1  # TVM's number for DLTensor.data in tvm_struct_get
@@ -177,10 +179,7 @@ def _top_blocks(config: ModelConfig) -> Any:
         peaks, sums = _argument("peaks", (block_rows, blocks)), _argument("sums", (block_rows, blocks))
         with T.parallel(0, blocks) as block, T.serial(0, m) as row:
             vectors = [let(logits[row, lanes(block * size + start)]) for start in range(0, size, LANES)]
-            largest = vectors[0]
-            for vector in vectors[1:]:
-                largest = T.max(largest, vector)
-            peak = let(horizontal(let(largest), T.max))
+            peak = hold(horizontal(hold(tree(T.max, vectors)), T.max))
             total = local(1)
             fill(total, 1)
             for vector in vectors:
