@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
+import signal
 import sys
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -30,13 +32,13 @@ from edgedraft_models import Store, build_model, build_pair, default_home, load_
 
 
 class _Group(TyperGroup):
-    """Shows an error of the project's tree as one line instead of a traceback."""
+    """Shows an error that is the project's or the system's as one line instead of a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except EdgedraftError as error:
-            if ctx.params["debug"]:
+        except (EdgedraftError, OSError) as error:
+            if ctx.params["debug"] or isinstance(error, BrokenPipeError):  # who read the output has had enough
                 raise
             Console(stderr=True).print(Text(f"error: {error}", style="red"), soft_wrap=True)
             raise typer.Exit(1) from error
@@ -173,8 +175,18 @@ def generate(
 
 
 def main() -> None:
-    """Run the command; Ctrl-C ends it with exit code 130."""
+    """Run the command; Ctrl-C and SIGTERM end it in good order, with exit code 130."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a model may write what the terminal's encoding lacks
+    # gRPC's own lines on standard error are for its developers; what matters of them is in our errors.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    signal.signal(signal.SIGTERM, _interrupt)
     app()
+
+
+def _interrupt(number: int, frame: Any) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 def _result(generation: Generation) -> dict[str, Any]:

@@ -20,6 +20,8 @@ DRAFT_STYLE: Final = "italic bright_black"
 FRAME_SECONDS: Final = 1 / 30
 """Time between two drawings; more often is not seen and takes time from the models."""
 _TAB: Final = "    "
+_DIRECTIONS: Final = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""Embeddings, overrides and isolates: they turn around what comes after them."""
 _PIECES: Final = re.compile(r"\n|[^\S\n]+|\S+")
 
 
@@ -110,7 +112,7 @@ class AnswerView:
 def printable(text: str) -> str:
     """Text that only ever moves the cursor on: tabs become spaces, other control characters the replacement character.
 
-    A model may write escape sequences; they shall not reach the terminal.
+    So do those that override the direction of writing. A model may write them; they shall not reach the terminal.
     """
     return "".join(_printable(char) for char in text)
 
@@ -166,4 +168,5 @@ def _rows(text: str, starts: list[int], verified: int) -> Text:
 def _printable(char: str) -> str:
     if char == "\t":
         return _TAB
-    return char if char == "\n" or unicodedata.category(char) != "Cc" else "\ufffd"
+    harmless = char == "\n" or (unicodedata.category(char) != "Cc" and char not in _DIRECTIONS)
+    return char if harmless else "\ufffd"

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 import subprocess
 import sys
 
@@ -82,6 +84,63 @@ def test_ctrl_c_ends_with_130(run, monkeypatch):
 
     monkeypatch.setattr(models_cli, "build_pair", interrupted)
     assert run("models", "build").exit_code == 130
+
+
+@pytest.mark.parametrize("package", ["edgedraft_apps", "edgedraft_cloud"])
+@pytest.mark.parametrize("ignored", [False, True])
+def test_ctrl_c_amid_the_imports_leaves_no_traceback(package, ignored):
+    code = f"""
+import os, signal, sys
+if {ignored}:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+class Interrupt:
+    def find_spec(self, name, path, target=None):
+        if name == "{package}.cli":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+from {package}.__main__ import main
+main()
+"""
+    shown = subprocess.run([sys.executable, "-c", code, "--version"], capture_output=True, text=True)
+    assert shown.returncode == (0 if ignored else -signal.SIGINT)
+    assert shown.stderr == ""
+
+
+def test_sigterm_ends_it_in_good_order():
+    code = """
+import os, signal
+from edgedraft_apps import cli, models_cli
+def build_pair(*_, **__):
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        print("in good order")
+models_cli.build_pair = build_pair
+cli.main()
+"""
+    shown = subprocess.run([sys.executable, "-c", code, "models", "build"], capture_output=True, text=True)
+    assert (shown.returncode, shown.stdout, shown.stderr) == (130, "in good order\n", "")
+
+
+def test_a_home_that_is_a_file_is_one_line(run, tmp_path):
+    (tmp_path / "models").write_text("")
+    shown = run("models", "build")
+    assert shown.exit_code == 1
+    assert shown.stderr.startswith("error: ")
+    assert str(tmp_path / "models") in shown.stderr
+
+
+def test_what_the_encoding_lacks_is_replaced():
+    code = """
+from edgedraft_apps import cli, models_cli
+models_cli.load_registry = lambda own: (_ for _ in ()).throw(cli.EdgedraftError("\u03b1 is wrong"))
+cli.main()
+"""
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    shown = subprocess.run(
+        [sys.executable, "-c", code, "models", "list"], capture_output=True, text=True, env=environment
+    )
+    assert (shown.returncode, shown.stderr) == (1, "error: ? is wrong\n")
 
 
 def test_list_and_info_for_people_and_scripts(run):

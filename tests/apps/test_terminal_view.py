@@ -121,6 +121,8 @@ def test_a_draft_higher_than_the_terminal_is_cut():
 
 def test_control_characters_do_not_reach_the_terminal():
     assert printable("\x1b[2J\ta\r\n\x9b\x07") == "\ufffd[2J    a\ufffd\n\ufffd\ufffd"
+    family = "\U0001f469\u200d\U0001f469"
+    assert printable(f"a\u202eb\u2069 \u05e9 {family}") == f"a\ufffdb\ufffd \u05e9 {family}"
 
 
 def scripted(*events, error=None):
