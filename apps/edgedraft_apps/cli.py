@@ -175,18 +175,18 @@ def generate(
 
 
 def main() -> None:
-    """Run the command; Ctrl-C and SIGTERM end it in good order, with exit code 130."""
+    """Run the command; Ctrl-C and SIGTERM end it in good order, with exit codes 130 and 143."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a model may write what the terminal's encoding lacks
     # gRPC's own lines on standard error are for its developers; what matters of them is in our errors.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, _leave)
     app()
 
 
-def _interrupt(number: int, frame: Any) -> NoReturn:
-    raise KeyboardInterrupt
+def _leave(number: int, frame: Any) -> NoReturn:
+    sys.exit(128 + number)
 
 
 def _result(generation: Generation) -> dict[str, Any]:

@@ -119,7 +119,7 @@ models_cli.build_pair = build_pair
 cli.main()
 """
     shown = subprocess.run([sys.executable, "-c", code, "models", "build"], capture_output=True, text=True)
-    assert (shown.returncode, shown.stdout, shown.stderr) == (130, "in good order\n", "")
+    assert (shown.returncode, shown.stdout, shown.stderr) == (143, "in good order\n", "")
 
 
 def test_a_home_that_is_a_file_is_one_line(run, tmp_path):

@@ -91,5 +91,5 @@ async def test_a_demo_that_is_stopped_leaves_no_process(default_pair, home, blow
         assert len(started) == 1
         process.send_signal(blow)
         process.communicate()
-    assert process.returncode == (130 if blow is signal.SIGINT else -blow)
+    assert process.returncode == (-blow if blow is signal.SIGKILL else 128 + blow)
     assert all(map(has_ended, started))
