@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from edgedraft.errors import IdentityError, InvalidInput
+from edgedraft.wire import DEVICE_URI
 
 CA_CERTIFICATE: Final = "ca.pem"
 CA_KEY: Final = "ca-key.pem"
@@ -34,7 +35,6 @@ _LIFE: Final = timedelta(days=30)
 _RENEW_BEFORE: Final = timedelta(days=1)
 _SKEW: Final = timedelta(minutes=5)
 _DNS_NAME: Final = re.compile(r"[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})*")
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 def device_uri(tenant: str, device: str) -> str:
@@ -44,7 +44,8 @@ def device_uri(tenant: str, device: str) -> str:
         InvalidInput: A name has characters beyond letters, digits, dot, dash and underscore, or is too long.
     """
     for field, name in (("tenant", tenant), ("device", device)):
-        if not _NAME.fullmatch(name):
+        uri = f"spiffe://edgedraft/tenant/{name}/device/{name}"
+        if not DEVICE_URI.fullmatch(uri):
             raise InvalidInput(field, f"is {name!r}", "use 1 to 63 letters, digits, dots, dashes or underscores")
     return f"spiffe://edgedraft/tenant/{tenant}/device/{device}"
 

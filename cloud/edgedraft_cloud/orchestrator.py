@@ -149,11 +149,6 @@ class Orchestrator:
         """Sessions that are open."""
         return len(self._handles)
 
-    @property
-    def healthy(self) -> bool:
-        """Whether new sessions can be taken in: started, not draining, engine alive."""
-        return self._outcomes is not None and not self._draining and self._engine_error is None
-
     async def start(self) -> None:
         """Start the engine.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import secrets
 import ssl
 from collections.abc import AsyncIterator
@@ -23,19 +22,24 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health
 
 from edgedraft.errors import IdentityError, InvalidInput, Overloaded, VerifierUnavailable
-from edgedraft.wire import MAX_FRAME_BYTES, PROTOCOL_VERSION, SERVICE_NAME, decode_client_frame
+from edgedraft.wire import (
+    DEVICE_URI,
+    MAX_FRAME_BYTES,
+    PROTOCOL_VERSION,
+    RETRY_AFTER_KEY,
+    SERVICE_NAME,
+    decode_client_frame,
+)
 from edgedraft.wire import verify_pb2 as pb
 from edgedraft_cloud.orchestrator import Orchestrator, SessionHandle
 
 logger = logging.getLogger(__name__)
 
-RETRY_AFTER_KEY: Final = "edgedraft-retry-after-ms"
 FIELD_KEY: Final = "edgedraft-field"
 LEAVE_SECONDS: Final = 0.5
 """How long the last frames may take to get out when the server stops."""
 OPEN_SECONDS: Final = 30.0
 """How long a stream may stay open without its first frame."""
-_DEVICE_URI: Final = re.compile(r"spiffe://edgedraft/tenant/([A-Za-z0-9._-]+)/device/([A-Za-z0-9._-]+)")
 _SAN_KEY: Final = "x509_subject_alternative_name"
 
 Context = Any  # grpc.aio.ServicerContext is generic in ways that its own stubs leave open
@@ -214,9 +218,9 @@ async def _read(requests: AsyncIterator[bytes], handle: SessionHandle) -> None:
 async def _peer(context: Context) -> Peer:
     """Tenant and device from the certificate, the only place where they count."""
     for name in context.auth_context().get(_SAN_KEY, ()):
-        match = _DEVICE_URI.fullmatch(name.decode("utf-8", "replace"))
+        match = DEVICE_URI.fullmatch(name.decode("utf-8", "replace"))
         if match is not None:
-            return Peer(match.group(1), match.group(2))
+            return Peer(match["tenant"], match["device"])
     await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the certificate names no device; enrol this device")
     raise AssertionError("abort returned")
 

@@ -3,7 +3,6 @@
 ```
 EdgedraftError
 ├── InvalidInput              a caller's argument is wrong: names the field, the limit and the cure
-├── PolicyViolation           the app's policy forbids what was asked
 ├── ModelError                something about model files
 │   ├── ModelNotFound
 │   ├── ModelSourceError      a download or a source failed
@@ -45,10 +44,6 @@ class InvalidInput(EdgedraftError, ValueError):
         self.field = field
         self.problem = problem
         self.cure = cure
-
-
-class PolicyViolation(EdgedraftError):
-    """The app's policy forbids what was asked for."""
 
 
 class ModelError(EdgedraftError):

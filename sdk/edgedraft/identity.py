@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import stat
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -14,9 +13,9 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
 from edgedraft.errors import IdentityError
+from edgedraft.wire import DEVICE_URI
 
 _ENROL: Final = "enrol this device again"
-_DEVICE: Final = re.compile(r"spiffe://edgedraft/tenant/([^/]+)/device/([^/]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +91,6 @@ def _names(folder: Path, certificate: x509.Certificate) -> tuple[str, str]:
     except (x509.ExtensionNotFound, ValueError):
         names = x509.SubjectAlternativeName([])
     for uri in names.get_values_for_type(x509.UniformResourceIdentifier):
-        if match := _DEVICE.fullmatch(uri):
-            return match.group(1), match.group(2)
+        if match := DEVICE_URI.fullmatch(uri):
+            return match["tenant"], match["device"]
     raise IdentityError(f"the certificate in {folder} names no device; {_ENROL}")

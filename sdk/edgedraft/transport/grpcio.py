@@ -21,9 +21,8 @@ from edgedraft.errors import (
 )
 from edgedraft.identity import Identity
 from edgedraft.transport.base import Stream, Transport
-from edgedraft.wire import DESCRIBE_METHOD, MAX_FRAME_BYTES, VERIFY_METHOD
+from edgedraft.wire import DESCRIBE_METHOD, MAX_FRAME_BYTES, RETRY_AFTER_KEY, VERIFY_METHOD
 
-RETRY_AFTER_KEY: Final = "edgedraft-retry-after-ms"
 _ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 

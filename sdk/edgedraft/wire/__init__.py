@@ -12,16 +12,20 @@ from edgedraft.wire.checks import (
 )
 from edgedraft.wire.method import (
     DESCRIBE_METHOD,
+    DEVICE_URI,
     MAX_FRAME_BYTES,
     PROTOCOL_VERSION,
+    RETRY_AFTER_KEY,
     SERVICE_NAME,
     VERIFY_METHOD,
 )
 
 __all__ = [
     "DESCRIBE_METHOD",
+    "DEVICE_URI",
     "MAX_FRAME_BYTES",
     "PROTOCOL_VERSION",
+    "RETRY_AFTER_KEY",
     "SERVICE_NAME",
     "VERIFY_METHOD",
     "FrameLimits",
