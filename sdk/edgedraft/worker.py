@@ -70,17 +70,17 @@ class DraftContext:
         self._sequence = sequence
         self._held: list[int] = []
 
-    async def next(self, tokens: Sequence[int], k: int = 1) -> Candidates:
+    async def next(self, tokens: list[int], k: int = 1) -> Candidates:
         """What comes after `tokens`.
 
         Args:
-            tokens: The whole sequence so far, prompt included; at least one.
+            tokens: The whole sequence so far, prompt included; at least one. The list is kept and must not change.
             k: How many candidates.
 
         Raises:
             DrafterError: The drafter failed.
         """
-        return await self._worker.call(lambda: self._next(list(tokens), k))
+        return await self._worker.call(lambda: self._next(tokens, k))
 
     async def close(self) -> None:
         """Give the sequence back."""
@@ -91,7 +91,7 @@ class DraftContext:
         keep = min(common_prefix(self._held, tokens), len(tokens) - 1)
         if keep < len(self._held):
             self._drafter.truncate(self._sequence, keep)
-            del self._held[keep:]
+            self._held = tokens[:keep]
         (candidates,) = self._drafter.step([Feed(self._sequence, tokens[keep:])], k)
         self._held = tokens
         return candidates

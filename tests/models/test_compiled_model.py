@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_artifact import finish, write_weights
 
-from edgedraft.drafters.base import Feed as DrafterFeed
 from edgedraft.drafters.tvm import TvmDrafter
 from edgedraft.errors import CacheFull, DrafterError, InvalidInput, ModelFormatError, ModelNotFound
 from edgedraft.runtime.compiled import CompiledModel
@@ -308,13 +307,13 @@ def test_the_drafter_says_what_it_is_and_what_comes_next(folders):
     assert drafter.info.name == "tiny q4f16_1"
     assert (drafter.info.vocab_size, drafter.info.context_length) == (320, 40)
     trunk = drafter.new_sequence()
-    (after,) = drafter.step([DrafterFeed(trunk, [1, 2, 3])], 4)
+    (after,) = drafter.step([Feed(trunk, [1, 2, 3])], 4)
     branch = drafter.fork(trunk, 3)
-    first, second = drafter.step([DrafterFeed(trunk, [after.ids[0]]), DrafterFeed(branch, [after.ids[1]])], 4)
+    first, second = drafter.step([Feed(trunk, [after.ids[0]]), Feed(branch, [after.ids[1]])], 4)
     assert first != second
     drafter.truncate(trunk, 3)
-    assert drafter.step([DrafterFeed(trunk, [after.ids[1]])], 4) == [second]
+    assert drafter.step([Feed(trunk, [after.ids[1]])], 4) == [second]
     with pytest.raises(DrafterError, match="do not fit"):
-        drafter.step([DrafterFeed(branch, [1] * 36)], 1)
+        drafter.step([Feed(branch, [1] * 36)], 1)
     drafter.free(branch)
     drafter.close()

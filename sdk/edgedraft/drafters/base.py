@@ -6,8 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-SequenceId = int
-"""Names one token sequence (a branch) in the drafter's KV cache."""
+from edgedraft.runtime.kv import Feed, SequenceId
+
+__all__ = ["Candidates", "Drafter", "DrafterInfo", "Feed", "SequenceId"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +26,6 @@ class DrafterInfo:
     vocab_size: int
     context_length: int
     tokenizer_fingerprint: str
-
-
-@dataclass(frozen=True, slots=True)
-class Feed:
-    """Tokens to append to one sequence in a step.
-
-    Attributes:
-        sequence: The sequence that grows.
-        tokens: At least one token id.
-    """
-
-    sequence: SequenceId
-    tokens: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)

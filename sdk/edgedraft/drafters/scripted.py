@@ -35,7 +35,7 @@ class ScriptedDrafter(Drafter):
         self._fail_at = fail_at
         self._info = DrafterInfo("scripted", vocab_size, context_length, tokenizer_fingerprint)
         self._sequences: dict[SequenceId, list[int]] = {}
-        self._next = 0
+        self._next = SequenceId(0)
         self.fed = 0
 
     @property
@@ -45,7 +45,7 @@ class ScriptedDrafter(Drafter):
 
     def new_sequence(self) -> SequenceId:
         """Start an empty sequence."""
-        self._next += 1
+        self._next = SequenceId(self._next + 1)
         self._sequences[self._next] = []
         return self._next
 

@@ -8,7 +8,6 @@ from typing import Final, Self
 
 from edgedraft.drafters.base import Candidates, Drafter, DrafterInfo, Feed, SequenceId
 from edgedraft.errors import CacheFull, DrafterError, InvalidInput
-from edgedraft.runtime import kv
 from edgedraft.runtime.compiled import CompiledModel
 
 MAX_SEQUENCES: Final = 64
@@ -64,7 +63,7 @@ class TvmDrafter(Drafter):
     def fork(self, sequence: SequenceId, length: int) -> SequenceId:
         """Start a sequence that shares the first `length` tokens of another; nothing is copied."""
         try:
-            return self._cache.fork(kv.SequenceId(sequence), length)
+            return self._cache.fork(sequence, length)
         except CacheFull as error:
             raise DrafterError(str(error)) from error
 
@@ -72,9 +71,8 @@ class TvmDrafter(Drafter):
         """Append tokens to sequences, all in one batch; see `Drafter.step`."""
         if not feeds:
             raise InvalidInput("feeds", "is empty", "feed at least one sequence")
-        batch = [kv.Feed(kv.SequenceId(feed.sequence), feed.tokens) for feed in feeds]
         try:
-            ids, probs = self._model.forward_top_k(self._cache, batch, k)
+            ids, probs = self._model.forward_top_k(self._cache, feeds, k)
         except CacheFull as error:
             raise DrafterError(str(error)) from error
         return [
@@ -84,11 +82,11 @@ class TvmDrafter(Drafter):
 
     def truncate(self, sequence: SequenceId, length: int) -> None:
         """Cut a sequence back to its first `length` tokens."""
-        self._cache.truncate(kv.SequenceId(sequence), length)
+        self._cache.truncate(sequence, length)
 
     def free(self, sequence: SequenceId) -> None:
         """Forget a sequence."""
-        self._cache.free(kv.SequenceId(sequence))
+        self._cache.free(sequence)
 
     def close(self) -> None:
         """Forget everything; the memory goes with the last reference to the drafter."""
