@@ -109,6 +109,7 @@ def shape_of(config: HfConfig, quantization: str) -> ModelConfig:
         rope_theta=config.rope_theta,
         rope_scaling=config.rope_scaling,
         tie_word_embeddings=config.tie_word_embeddings,
+        eos_token_ids=tuple(config.eos_token_ids),
     )
 
 

@@ -25,6 +25,7 @@ CONFIG = ModelConfig(
     rope_theta=10000.0,
     rope_scaling=None,
     tie_word_embeddings=True,
+    eos_token_ids=(),
 )
 TOKENS, SEQUENCES = 20, 4
 

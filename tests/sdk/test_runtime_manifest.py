@@ -51,6 +51,8 @@ def test_a_config_is_read_with_its_defaults(folder):
     config = ModelConfig.load(folder(model_config={"num_key_value_heads": None, "head_dim": None}))
     assert (config.num_key_value_heads, config.head_dim, config.rope_scaling) == (4, 16, None)
     assert config.rope_theta == 10000.0
+    assert config.eos_token_ids == ()
+    assert ModelConfig.load(folder(eos_token_id=2)).eos_token_ids == (2,)
     assert ModelConfig.load(folder(model_config={"rope_theta": 5e5})).rope_theta == 5e5
 
 
@@ -59,6 +61,7 @@ def test_a_config_is_read_with_its_defaults(folder):
     [
         ({"model_type": "gpt2"}, "model_type 'gpt2' is not one of llama, qwen2"),
         ({"quantization": "q3f16_0"}, "quantization 'q3f16_0' is not one of q4f16_1, q0f16"),
+        ({"eos_token_id": ["</s>"]}, r"eos_token_id is \['</s>'\], not token ids"),
         ({"model_config": {"hidden_size": 0}}, "hidden_size is 0, not a positive whole number"),
         ({"model_config": {"vocab_size": "many"}}, "vocab_size is 'many'"),
         ({"model_config": {"num_hidden_layers": True}}, "num_hidden_layers is True"),

@@ -8,7 +8,6 @@ sessions can be together in the next. With nothing to do the thread sleeps.
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 import time
 from collections.abc import Sequence
@@ -18,10 +17,10 @@ from typing import Final
 
 import numpy as np
 
-from edgedraft.errors import InvalidInput, ModelFormatError, Overloaded, VerifierUnavailable
+from edgedraft.errors import InvalidInput, Overloaded, VerifierUnavailable
 from edgedraft.runtime.compiled import CompiledModel
 from edgedraft.runtime.kv import Feed, KvCache, SequenceId
-from edgedraft.runtime.manifest import CONFIG, Manifest, ModelConfig
+from edgedraft.runtime.manifest import Manifest, ModelConfig
 from edgedraft_cloud.engines.base import Engine, EngineInfo, Outcome, Sampling, SessionId, Work
 from edgedraft_cloud.verification import verify
 
@@ -97,7 +96,7 @@ class EmbeddedEngine(Engine):
             context_length=min(config.context_window_size, kv_tokens),
             max_block=max_block,
             max_sessions=max_sessions,
-            eos_token_ids=_eos_token_ids(folder),
+            eos_token_ids=config.eos_token_ids,
         )
         self._condition = threading.Condition()
         self._inbox = _Inbox()
@@ -300,11 +299,3 @@ class _Worker:
             free -= len(tokens) + 1
             batch.append((slot, work, tokens))
         return batch, failed
-
-
-def _eos_token_ids(folder: Path) -> tuple[int, ...]:
-    eos = json.loads((folder / CONFIG).read_text(encoding="utf-8")).get("eos_token_id", [])
-    ids = [eos] if isinstance(eos, int) else eos
-    if not isinstance(ids, list) or not all(isinstance(token, int) for token in ids):
-        raise ModelFormatError(f"{folder / CONFIG}: eos_token_id is {eos!r}, not token ids; build the model again")
-    return tuple(ids)

@@ -43,6 +43,7 @@ class ModelConfig:
         rope_theta: Base of the rotary embedding.
         rope_scaling: None, or the fields of Llama 3's scaling of the rotary frequencies.
         tie_word_embeddings: Whether the output head is the embedding matrix.
+        eos_token_ids: Tokens that end a text.
     """
 
     model_type: str
@@ -59,6 +60,7 @@ class ModelConfig:
     rope_theta: float
     rope_scaling: Mapping[str, Any] | None
     tie_word_embeddings: bool
+    eos_token_ids: tuple[int, ...]
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -93,6 +95,10 @@ class ModelConfig:
         kv_heads = number("num_key_value_heads") if inner.get("num_key_value_heads") else heads
         if heads % kv_heads:
             raise ModelFormatError(f"{path}: {heads} heads cannot share {kv_heads} key-value heads evenly; {_REBUILD}")
+        eos = data.get("eos_token_id", [])
+        ids = eos if isinstance(eos, list) else [eos]
+        if not all(isinstance(token, int) and token >= 0 for token in ids):
+            raise ModelFormatError(f"{path}: eos_token_id is {eos!r}, not token ids; {_REBUILD}")
         scaling = inner.get("rope_scaling")
         if scaling is not None and (not isinstance(scaling, dict) or scaling.get("rope_type") != "llama3"):
             raise ModelFormatError(f"{path}: rope_scaling {scaling!r} is not supported; only Llama 3's is")
@@ -111,6 +117,7 @@ class ModelConfig:
             rope_theta=float(inner.get("rope_theta") or inner.get("position_embedding_base") or 10000.0),
             rope_scaling=scaling,
             tie_word_embeddings=bool(inner.get("tie_word_embeddings", False)),
+            eos_token_ids=tuple(ids),
         )
 
 
