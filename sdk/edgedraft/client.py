@@ -191,10 +191,11 @@ class Client:
         self._check_prompt(ids, target.context_length)
         max_tokens = min(sampling.max_tokens, target.context_length - len(ids))
         stops = () if sampling.ignore_eos else self._codec.eos_token_ids
+        block_size = min(self._block_size, target.max_block)
         log = DraftLog(
             max_tokens=max_tokens,
             window=target.max_window,
-            max_block=min(target.max_block, max(self._block_size, 1)),
+            max_block=block_size,
             stop_tokens={*stops, *sampling.stop_token_ids},
         )
         stream = await self._gate.open_stream()
@@ -210,7 +211,7 @@ class Client:
                     transcript=transcript,
                     meter=meter,
                     emit=generation.push,
-                    block_size=self._block_size,
+                    block_size=block_size,
                     draft_limit=self._worker.info.context_length,
                     vocab_size=self._worker.info.vocab_size,
                     clock=loop.time,

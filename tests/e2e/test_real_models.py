@@ -6,7 +6,7 @@ The prompts are ours unless EDGEDRAFT_PROMPTS names another file of the same for
 import asyncio
 import json
 import os
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ import pytest
 from scipy.stats import chisquare
 
 from edgedraft.client import Client
+from edgedraft.events import Verified
 from edgedraft.prompt import Prompt
 from edgedraft.runtime.compiled import CompiledModel
 from edgedraft.runtime.kv import Feed
@@ -25,7 +26,7 @@ from edgedraft_cloud.engines.base import Sampling
 from edgedraft_cloud.verification import probabilities
 
 TOKENS = 64
-ONE = ("--threads", "1")  # drafter and target share the cores of one machine here
+PROMPT_COUNT = 20
 PROMPTS = Path(os.environ.get("EDGEDRAFT_PROMPTS") or Path(__file__).parents[1] / "data" / "prompts.jsonl")
 
 
@@ -71,8 +72,9 @@ def target(default_pair) -> Target:
 
 
 @pytest.fixture(scope="module")
-def greedy_texts(target) -> dict[str, str]:
-    return {text: target.codec.decode(target.greedy(target.chat(text), TOKENS)) for text in prompts(20)}
+def greedy(target) -> dict[str, list[int]]:
+    """The target's own greedy tokens for each prompt."""
+    return {text: target.greedy(target.chat(text), TOKENS) for text in prompts(PROMPT_COUNT)}
 
 
 SETTINGS = {
@@ -84,24 +86,17 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-async def test_greedy_output_is_the_targets_own(name, default_pair, greedy_texts, certificates, tmp_path):
-    """20 prompts in all; every setting takes its share of them, so each delay, window and block size is exercised."""
-    arguments, rtt, block_size = SETTINGS[name]
-    index = list(SETTINGS).index(name)
-    chosen = list(greedy_texts)[index :: len(SETTINGS)]
-    assert len(chosen) == 4
+@asynccontextmanager
+async def device(pair, certificates, log, *arguments, rtt=0.0, block_size=4):
+    """A client over mTLS, on one thread, of a verifier in a process of its own, on another."""
     async with AsyncExitStack() as stack:
-        port = await stack.enter_async_context(
-            local_verifier(
-                default_pair.target, certificates.server(), log=tmp_path / "verifier.log", arguments=(*ONE, *arguments)
-            )
-        )
+        verifier = local_verifier(pair.target, certificates.server(), log=log, arguments=("--threads", "1", *arguments))
+        port = await stack.enter_async_context(verifier)
         if rtt:
             port = (await stack.enter_async_context(WanProxy("127.0.0.1", port, rtt=rtt, jitter=rtt / 4))).port
-        client = await stack.enter_async_context(
+        yield await stack.enter_async_context(
             Client(
-                default_pair.drafter,
+                pair.drafter,
                 verifier=f"localhost:{port}",
                 identity=certificates.device("acme", "phone-1"),
                 mode="open",
@@ -109,13 +104,29 @@ async def test_greedy_output_is_the_targets_own(name, default_pair, greedy_texts
                 block_size=block_size,
             )
         )
-        sampling = SamplingParams(max_tokens=TOKENS)
-        first = client.generate(chosen[0], sampling)
-        assert await first == greedy_texts[chosen[0]]
-        assert first.report.judged > 0
-        # The others at the same time: their blocks share the target's steps.
-        answers = await asyncio.gather(*(client.generate(text, sampling) for text in chosen[1:]))
-        assert answers == [greedy_texts[text] for text in chosen[1:]]
+
+
+async def tokens_of(generation) -> list[int]:
+    return [token async for event in generation if isinstance(event, Verified) for token in event.tokens]
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+async def test_greedy_output_is_the_targets_own(name, default_pair, target, greedy, certificates, tmp_path):
+    """Token for token, for every prompt; one alone, then the others four at a time, whose blocks share steps."""
+    arguments, rtt, block_size = SETTINGS[name]
+    log = tmp_path / "verifier.log"
+    sampling = SamplingParams(max_tokens=TOKENS)
+    assert len(greedy) == PROMPT_COUNT
+    texts = list(greedy)
+    async with device(default_pair, certificates, log, *arguments, rtt=rtt, block_size=block_size) as client:
+        alone = client.generate(texts[0], sampling)
+        assert await tokens_of(alone) == greedy[texts[0]]
+        assert alone.report.judged > 0
+        for start in range(1, PROMPT_COUNT, 4):
+            together = [client.generate(text, sampling) for text in texts[start : start + 4]]
+            found = await asyncio.gather(*map(tokens_of, together))
+            assert found == [greedy[text] for text in texts[start : start + 4]]
+            assert [generation.text for generation in together] == [target.codec.decode(tokens) for tokens in found]
 
 
 async def test_sampling_follows_the_targets_distribution(default_pair, target, certificates, tmp_path):
@@ -123,30 +134,12 @@ async def test_sampling_follows_the_targets_distribution(default_pair, target, c
     runs = 300
     prompt = target.codec.encode(text := "Once upon a time, there was a")
     expected = probabilities(target.logits(prompt), Sampling(temperature=1.0)) * runs
-    async with AsyncExitStack() as stack:
-        port = await stack.enter_async_context(
-            local_verifier(
-                default_pair.target,
-                certificates.server(),
-                log=tmp_path / "verifier.log",
-                arguments=(*ONE, "--run-ahead", "0"),
-            )
-        )
-        client = await stack.enter_async_context(
-            Client(
-                default_pair.drafter,
-                verifier=f"localhost:{port}",
-                identity=certificates.device("acme", "phone-1"),
-                mode="open",
-                threads=1,
-            )
-        )
-        found = np.zeros(len(expected))
-        judged = 0
+    found = np.zeros(len(expected))
+    judged = 0
+    async with device(default_pair, certificates, tmp_path / "verifier.log", "--run-ahead", "0") as client:
         for seed in range(runs):
             generation = client.generate(Prompt(raw=text), SamplingParams(max_tokens=2, temperature=1.0, seed=seed))
-            first = next(iter([event async for event in generation if getattr(event, "tokens", ())]))
-            found[first.tokens[0]] += 1
+            found[(await tokens_of(generation))[0]] += 1
             judged += generation.report.judged
     assert judged >= runs
     common = expected >= 5

@@ -5,8 +5,7 @@ import random
 import threading
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from memory_verifier import CONTEXT, VOCAB, client_of, make_drafter
 from toy import toy_draft
 
 from edgedraft.client import Client
@@ -17,9 +16,6 @@ from edgedraft.errors import (
     DrafterError,
     IdentityError,
     InvalidInput,
-    Overloaded,
-    ProtocolError,
-    VerifierUnavailable,
 )
 from edgedraft.events import DecidedBy, Finished, FinishReason, Verified
 from edgedraft.local import choose
@@ -27,17 +23,7 @@ from edgedraft.prompt import Message, Prompt
 from edgedraft.sampling import SamplingParams
 from edgedraft.sync import SyncClient
 from edgedraft.transport.base import Stream, Transport
-from edgedraft.transport.memory import MemoryTransport
-from edgedraft.wire import PROTOCOL_VERSION
 from edgedraft.wire import verify_pb2 as pb
-
-CONTEXT = 200
-VOCAB = 512
-
-
-def make_drafter(codec, **settings) -> ScriptedDrafter:
-    facts = {"vocab_size": VOCAB, "context_length": CONTEXT, "tokenizer_fingerprint": codec.fingerprint}
-    return ScriptedDrafter(toy_draft, **{**facts, **settings})
 
 
 def local_client(codec, **settings) -> Client:
@@ -230,185 +216,6 @@ async def test_what_a_drafter_raises_by_accident_becomes_a_drafter_error(codec):
     async with Client(drafter, codec=codec, mode="local") as client:
         with pytest.raises(DrafterError, match="oops"):
             await client.generate("sky")
-
-
-# ---------------------------------------------------------------- a verifier in memory
-
-
-def description(codec, **changes) -> bytes:
-    facts = {
-        "name": "toy",
-        "tokenizer_fingerprint": codec.fingerprint,
-        "vocab_size": VOCAB,
-        "context_length": CONTEXT,
-        "max_block": 4,
-        "max_window": 8,
-        "modes": [pb.MODE_OPEN],
-    }
-    model = pb.ModelInfo(**{**facts, **changes})
-    return pb.DescribeResponse(protocol=PROTOCOL_VERSION, models=[model]).SerializeToString()
-
-
-def opened(**changes) -> pb.ServerFrame:
-    return pb.ServerFrame(opened=pb.Opened(**{"window": 8, "max_block": 4, **changes}))
-
-
-def verdict(position: int, *tokens: int, **changes) -> pb.ServerFrame:
-    return pb.ServerFrame(verdict=pb.Verdict(**{"position": position, "tokens": tokens, "window": 8, **changes}))
-
-
-FINISHED = pb.ServerFrame(finished=pb.Finished(reason=pb.Finished.REASON_STOP))
-
-
-def verifier(codec, *frames, **changes) -> MemoryTransport:
-    """Takes the Open, then says this and ends, whatever the device does."""
-
-    async def serve(peer) -> None:
-        await peer.receive()
-        for frame in frames:
-            peer.send(frame if isinstance(frame, bytes) else frame.SerializeToString())
-
-    return MemoryTransport(serve, description(codec, **changes))
-
-
-def client_of(codec, transport, **settings) -> Client:
-    return Client(make_drafter(codec), verifier=transport, codec=codec, **{"mode": "open", **settings})
-
-
-async def answer(codec, *frames, max_tokens=10) -> str:
-    async with client_of(codec, verifier(codec, *frames)) as client:
-        return await client.generate("sky", SamplingParams(max_tokens=max_tokens))
-
-
-async def test_a_well_behaved_verifier_in_memory_is_believed(codec):
-    assert await answer(codec, opened(), verdict(0, 70, 71), verdict(1, 71, 72), FINISHED) == codec.decode([70, 71, 72])
-
-
-HOSTILE = {
-    "only 0 positions are settled": [opened(), verdict(1, 70)],
-    "contradicts": [opened(), verdict(0, 70, 71), verdict(0, 70, 72)],
-    "settles 11 of 10 tokens": [opened(), verdict(0, *[70] * 11)],
-    "no ServerFrame": [opened(), b"\xff\xff\xff"],
-    "the limit is": [opened(), b"\0" * (1 << 20)],
-    "window of 0": [opened(window=0)],
-    "a window of 0": [opened(), verdict(0, 70, window=0)],
-    "unknown reason": [opened(), pb.ServerFrame(finished=pb.Finished())],
-    "an unknown reason": [opened(), pb.ServerFrame(finished=pb.Finished(reason=99))],
-    r"unknown reason \(3\)": [opened(), pb.ServerFrame(finished=pb.Finished(reason=pb.Finished.REASON_CLOSED))],
-    f"token {VOCAB}, the vocabulary has {VOCAB}": [opened(), verdict(0, 70, VOCAB)],
-    "token 4294967295, the vocabulary": [opened(), verdict(0, 2**32 - 1)],
-}
-
-
-@pytest.mark.parametrize("words", HOSTILE)
-async def test_a_verifier_that_breaks_the_protocol_is_found_out(codec, words):
-    with pytest.raises(ProtocolError, match=words):
-        await answer(codec, *HOSTILE[words], FINISHED)
-
-
-async def test_a_verdict_at_an_impossible_position_is_found_out(codec):
-    with pytest.raises(ProtocolError, match="positions are settled"):
-        await answer(codec, opened(), verdict(2**32 - 1, 70), FINISHED)
-
-
-@pytest.mark.parametrize("frames", [[], [opened()], [opened(), verdict(0, 70)]])
-async def test_a_stream_that_ends_early_is_no_answer(codec, frames):
-    with pytest.raises(VerifierUnavailable, match="ended the stream before the answer was complete"):
-        await answer(codec, *frames)
-
-
-async def test_a_verifier_that_goes_away_says_so(codec):
-    with pytest.raises(VerifierUnavailable, match="shutting down"):
-        await answer(codec, opened(), pb.ServerFrame(go_away=pb.GoAway()))
-
-
-async def test_frames_of_a_later_version_are_passed_over(codec):
-    assert await answer(codec, opened(), b"", b"\xaa\x06\x00", verdict(0, 70), FINISHED) == codec.decode([70])
-
-
-async def test_what_was_settled_before_a_fault_stays_readable(codec):
-    async with client_of(codec, verifier(codec, opened(), verdict(0, 70, 71), verdict(9, 1))) as client:
-        generation = client.generate("sky", SamplingParams(max_tokens=20))
-        with pytest.raises(ProtocolError):
-            await generation
-        assert generation.text == codec.decode([70, 71])
-        assert generation.finish_reason is None
-        with pytest.raises(ProtocolError):
-            await generation
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    frames=st.lists(
-        st.binary(max_size=20)
-        | st.builds(
-            lambda *arguments: verdict(*arguments).SerializeToString(), st.integers(0, 4), st.integers(0, VOCAB + 1)
-        ),
-        max_size=12,
-    )
-)
-async def test_no_bytes_raise_anything_but_protocol_and_verifier_errors(codec, frames):
-    try:
-        await answer(codec, opened(), *frames)
-    except (ProtocolError, VerifierUnavailable):
-        return
-
-
-# ---------------------------------------------------------------- Describe
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "words"),
-    [
-        ({"tokenizer_fingerprint": "0"}, InvalidInput, "another tokenizer than the target 'toy'"),
-        ({"max_window": 0}, ProtocolError, "a limit of 0"),
-        ({"max_block": 0}, ProtocolError, "a limit of 0"),
-        ({"context_length": 0}, ProtocolError, "a limit of 0"),
-        ({"context_length": 4}, InvalidInput, "the context holds 4"),
-    ],
-)
-async def test_a_target_that_does_not_fit_is_refused_before_anything_is_sent(codec, changes, error, words):
-    async def serve(peer) -> None:
-        raise AssertionError("a stream was opened")
-
-    async with client_of(codec, MemoryTransport(serve, description(codec, **changes))) as client:
-        with pytest.raises(error, match=words):
-            await client.generate("sky")
-
-
-@pytest.mark.parametrize(
-    ("answered", "words"),
-    [
-        (b"\xff\xff", "cannot be read"),
-        (b"", "speaks protocol 0"),
-        (pb.DescribeResponse(protocol=99).SerializeToString(), "speaks protocol 99"),
-    ],
-)
-async def test_an_answer_to_describe_that_is_none_is_told(codec, answered, words):
-    async with client_of(codec, MemoryTransport(lambda peer: asyncio.sleep(0), answered)) as client:
-        with pytest.raises(ProtocolError, match=words):
-            await client.connect()
-
-
-async def test_a_model_that_is_not_served_is_named(codec):
-    async with client_of(codec, verifier(codec), model="gpt") as client:
-        with pytest.raises(InvalidInput, match=r"'gpt', the verifier serves \['toy'\]") as caught:
-            await client.generate("sky")
-        assert caught.value.field == "model"
-    async with client_of(codec, MemoryTransport(lambda peer: asyncio.sleep(0), b"\x08\x01")) as client:
-        with pytest.raises(InvalidInput, match=r"serves \[\]"):
-            await client.connect()
-
-
-async def test_a_refusal_keeps_its_retry_time(codec):
-    async def refuse(peer) -> None:
-        await peer.receive()
-        raise Overloaded("full", 1.5)
-
-    async with client_of(codec, MemoryTransport(refuse, description(codec))) as client:
-        with pytest.raises(Overloaded) as caught:
-            await client.generate("sky")
-    assert caught.value.retry_after == 1.5
 
 
 # ---------------------------------------------------------------- what leaves the device
