@@ -4,6 +4,8 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
 from toy import toy_greedy
 
 from edgedraft.errors import (
@@ -17,6 +19,7 @@ from edgedraft.identity import Identity
 from edgedraft.sampling import SamplingParams
 from edgedraft.wire import PROTOCOL_VERSION
 from edgedraft.wire import verify_pb2 as pb
+from edgedraft_apps.wan import WanProxy
 from edgedraft_cloud.authority import DevelopmentAuthority
 
 GREEDY = SamplingParams(max_tokens=40)
@@ -26,6 +29,7 @@ def expected(bench, text: str, max_tokens: int = 40) -> list[int]:
     return toy_greedy(bench.codec.encode_chat([{"role": "user", "content": text}]), max_tokens)
 
 
+@pytest.mark.parametrize("bench", [0, 8], indirect=True)
 @pytest.mark.parametrize("block_size", [1, 3, 8, 64])
 async def test_the_answer_is_the_targets_and_events_add_up(bench, block_size):
     async with bench.client(block_size=block_size) as client:
@@ -112,6 +116,49 @@ async def test_leaving_early_closes_the_session(bench):
 async def _all_closed(bench) -> None:
     async with asyncio.timeout(20):
         await bench.orchestrator.idle()
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "spiffe://edgedraft/tenant/acme/device/phone-1/and-more",
+        "spiffe://edgedraft/tenant/acme/device/",
+        "x-spiffe://edgedraft/tenant/acme/device/phone-1",
+        "spiffe://other/tenant/acme/device/phone-1",
+    ],
+)
+async def test_a_certificate_that_does_not_quite_name_a_device_is_refused(bench, certificates, tmp_path, uri):
+    names = [x509.UniformResourceIdentifier(uri)]
+    folder = certificates._issue(tmp_path / "odd", "odd", names, ExtendedKeyUsageOID.CLIENT_AUTH)
+    key, certificate, ca = ((folder / name).read_bytes() for name in ("key.pem", "cert.pem", "ca.pem"))
+    transport = bench.transport(Identity(key, certificate, ca, "acme", "phone-1"))
+    with pytest.raises(Unauthenticated, match="names no device"):
+        await transport.describe(b"")
+    await transport.close()
+
+
+@pytest.mark.parametrize("bench", [0], indirect=True)
+async def test_every_draft_is_accounted_for(bench):
+    """Each was right, dropped, or still open at the end; no more than a window can be open."""
+    async with bench.client() as client:
+        generation = client.generate("sky", SamplingParams(max_tokens=150, ignore_eos=True))
+        await generation
+    report = generation.report
+    right = round(report.acceptance_rate * report.judged)
+    assert report.rollbacks > 5
+    assert 0 <= report.drafted - report.wasted - right <= 8
+
+
+async def test_the_round_trip_is_the_links_whatever_the_verifier_holds_back(bench):
+    """Never shorter than the delay, though verdicts come for blocks that arrived in the middle of a step."""
+    async with (
+        WanProxy("localhost", bench.server.port, rtt=0.05) as proxy,
+        bench.client(transport=bench.transport(port=proxy.port)) as client,
+    ):
+        generation = client.generate("sky", SamplingParams(max_tokens=60, ignore_eos=True))
+        await generation
+    assert generation.report.rounds > 1
+    assert generation.report.rtt_seconds >= 0.05
 
 
 # ---------------------------------------------------------------- bad clients
