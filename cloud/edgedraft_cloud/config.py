@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 
 from edgedraft.errors import InvalidInput
 
-ENGINES: Final = ("embedded",)
+ENGINES: Final = ("embedded", "vllm", "trace")
 LEVELS: Final = ("debug", "info", "warning", "error")
 _WHOLE: Final = {
     "port": (0, 65_535),
@@ -19,9 +19,20 @@ _WHOLE: Final = {
     "max_block": (1, 256),
     "run_ahead": (0, 4096),
     "kv_tokens": (64, 2**31),
+    "context": (64, 2**22),
+    "step_tokens": (8, 65_536),
+    "metrics_port": (0, 65_535),
 }
 """Settings that are whole numbers, with the least and the most."""
-_MAX_GRACE: Final = 3600
+_SECONDS: Final = {
+    "grace_seconds": (0.0, 3600.0),
+    "resume_seconds": (0.0, 3600.0),
+    "idle_seconds": (1.0, 86_400.0),
+    "session_seconds": (1.0, 7 * 86_400.0),
+}
+"""Settings that are times, in seconds, with the least and the most."""
+_OPTIONAL: Final = ("threads", "context", "step_tokens", "metrics_port")
+"""Settings that may be left out, for the verifier to choose or to do without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,46 +40,66 @@ class ServerConfig:
     """All settings of `edgedraft-verifier serve`.
 
     Attributes:
-        model: Artifact folder of the target.
+        model: The target: an artifact folder (`embedded`), a folder of safetensors or a hub id (`vllm`), a trace file
+            (`trace`).
         tls: Folder with `key.pem`, `cert.pem` and `ca.pem` of the server.
         host: Address to listen on.
         port: Port to listen on; 0 takes a free one.
-        engine: Which engine runs the target.
+        engine: Which engine runs the target: `embedded`, `vllm`, or `trace`, which only replays one for timing.
+        tenants: TOML file with the tenants and their limits; None takes every tenant whose certificate is good.
         threads: Threads for the arithmetic; None picks a default.
         max_sessions: Sessions that may be open at once.
         window: Unverified tokens that a session may have in flight.
         max_block: Draft tokens in one frame.
         run_ahead: Tokens that the cloud may settle by itself beyond what a device has acknowledged; 0 is off.
-        kv_tokens: Tokens that the KV cache holds, all sessions together.
+        kv_tokens: Tokens that the KV cache holds, all sessions together; `vllm` takes what memory it is given.
+        context: Most tokens of prompt and answer; None takes the model's.
+        step_tokens: Draft and decoded tokens that one step takes; None measures where a step gets slower.
+        verify_ms: Only for `trace`: time of a step in milliseconds, as `base` or `base+per_token@knee`.
         grace_seconds: How long live sessions may take to leave when the verifier stops.
+        resume_seconds: How long a session whose device is gone waits for it to come back; 0: not at all.
+        idle_seconds: How long a session may go without a frame of its device.
+        session_seconds: How long a session may live.
+        metrics_port: Port for Prometheus, on `host`; None serves no metrics.
+        otlp_endpoint: OpenTelemetry collector for traces, e.g. `http://localhost:4317`; None sends none.
         log_level: `debug`, `info`, `warning` or `error`.
 
     Raises:
         InvalidInput: Names the setting that is wrong.
     """
 
-    model: Path
+    model: str
     tls: Path
     host: str = "127.0.0.1"
     port: int = 7443
     engine: str = "embedded"
+    tenants: Path | None = None
     threads: int | None = None
     max_sessions: int = 16
     window: int = 32
     max_block: int = 16
     run_ahead: int = 64
     kv_tokens: int = 16_384
+    context: int | None = None
+    step_tokens: int | None = None
+    verify_ms: str = "30"
     grace_seconds: float = 10.0
+    resume_seconds: float = 60.0
+    idle_seconds: float = 600.0
+    session_seconds: float = 3600.0
+    metrics_port: int | None = None
+    otlp_endpoint: str | None = None
     log_level: str = "info"
 
     def __post_init__(self) -> None:
-        for name, (least, most) in _WHOLE.items():
-            _check_whole(name, getattr(self, name), least, most)
-        if self.threads is not None:
-            _check_whole("threads", self.threads, 1, 1024)
-        grace = self.grace_seconds
-        if not isinstance(grace, int | float) or isinstance(grace, bool) or not 0 <= grace <= _MAX_GRACE:
-            raise InvalidInput("grace_seconds", f"is {grace!r}", f"use 0 to {_MAX_GRACE}")
+        for name, (least, most) in {**_WHOLE, "threads": (1, 1024)}.items():
+            value = getattr(self, name)
+            if value is not None or name not in _OPTIONAL:
+                _check_whole(name, value, least, most)
+        for name, (shortest, longest) in _SECONDS.items():
+            seconds = getattr(self, name)
+            if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not shortest <= seconds <= longest:
+                raise InvalidInput(name, f"is {seconds!r}", f"use {shortest:g} to {longest:g}")
         if not isinstance(self.host, str) or not self.host:
             raise InvalidInput("host", f"is {self.host!r}", "use an address or a name of this machine")
         if self.engine not in ENGINES:
@@ -100,9 +131,12 @@ class ServerConfig:
         for name in ("model", "tls"):
             if name not in settings:
                 raise InvalidInput(name, "is missing", f"pass --{name} or write it into the config file")
-            if not isinstance(settings[name], str | Path):
-                raise InvalidInput(name, f"is {settings[name]!r}", "use the path of a folder")
-            settings[name] = Path(settings[name]).expanduser()
+        for name in ("tls", "tenants"):
+            if name in settings:
+                if not isinstance(settings[name], str | Path):
+                    raise InvalidInput(name, f"is {settings[name]!r}", "use a path")
+                settings[name] = Path(settings[name]).expanduser()
+        settings["model"] = str(settings["model"])
         return cls(**settings)
 
 

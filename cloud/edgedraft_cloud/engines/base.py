@@ -76,24 +76,47 @@ class Outcome:
         session: Whose.
         tokens: Newly settled tokens: the accepted drafts and the one that the target puts after them.
         accepted: How many of them were drafts.
-        queue_seconds: From `submit` to the start of the step.
-        verify_seconds: The step itself.
+        judged: How many draft tokens of the work were put before the target; fewer than it had (even none) where room
+            ran out, which says nothing about the others.
         error: Why the session cannot go on, or None; then `tokens` is empty.
     """
 
     session: SessionId
     tokens: tuple[int, ...]
     accepted: int
-    queue_seconds: float = 0.0
-    verify_seconds: float = 0.0
+    judged: int = 0
     error: Exception | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What the engine did in one step.
+
+    Attributes:
+        batch: Number of the newest `submit` whose works it has taken in.
+        outcomes: Of the sessions that something was finished for; perhaps none.
+        tokens: Rows of the step: draft tokens, one more a session, and pieces of prompts.
+        prompt_tokens: How many of the rows were prompt, read for the first time or again.
+        seconds: How long it took.
+        kv_used: Share of the KV cache that is in use, 0 to 1.
+        evicted: Sessions whose KV was given up for others.
+    """
+
+    batch: int
+    outcomes: tuple[Outcome, ...]
+    tokens: int = 0
+    prompt_tokens: int = 0
+    seconds: float = 0.0
+    kv_used: float = 0.0
+    evicted: int = 0
 
 
 class Engine(ABC):
     """A target that verifies many sessions' blocks in one batch.
 
     All methods are called from one event loop; the steps run elsewhere (a thread, a process). A session has at most one
-    `Work` under way. Between works it costs nothing but its KV.
+    `Work` under way. Between works it costs nothing but its KV, and where that is wanted for others it is given up and
+    built again with the session's next work.
     """
 
     @property
@@ -103,32 +126,40 @@ class Engine(ABC):
 
     @abstractmethod
     async def start(self) -> None:
-        """Load the model and start stepping.
+        """Load the model and start stepping; may be called again after `close`, with no session left over.
 
         Raises:
             ModelError: The target cannot be loaded.
         """
 
     @abstractmethod
-    async def open(self, session: SessionId, prompt: Sequence[int], sampling: Sampling) -> None:
+    async def open(self, session: SessionId, prompt: Sequence[int], sampling: Sampling, salt: str) -> None:
         """Take in a session; its prompt is read in the coming steps.
+
+        That counts as its first work, one without drafts: once the prompt is read there is an outcome with the token
+        that the target puts after it.
 
         Args:
             session: A new id.
-            prompt: Token ids, checked by the caller.
+            prompt: Token ids, checked by the caller; for a session that goes on, with what was settled before.
             sampling: How to choose tokens.
+            salt: Sessions of different salts share no cached prefix.
 
         Raises:
             Overloaded: No place or no KV room for it; nothing was changed.
         """
 
     @abstractmethod
-    def submit(self, works: Sequence[Work]) -> None:
-        """Hand over works, of different sessions, for the next step; returns at once."""
+    def submit(self, works: Sequence[Work]) -> int:
+        """Hand over works, of different sessions, to go together in the next step; returns at once.
+
+        Returns:
+            The number of this batch, counted from 1.
+        """
 
     @abstractmethod
-    async def outcomes(self) -> list[Outcome]:
-        """Wait for the next step that finished something; its outcomes.
+    async def step(self) -> Step:
+        """Wait for the next step to end.
 
         Raises:
             VerifierUnavailable: The engine died; every session is lost to it.
