@@ -29,6 +29,8 @@ NOT_ON_A_DEVICE = [
     "gguf",
     "huggingface_hub",
     "kivy",
+    "opentelemetry",
+    "prometheus_client",
     "ray",
     "safetensors",
     "scipy",
