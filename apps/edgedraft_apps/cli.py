@@ -23,6 +23,7 @@ from edgedraft.errors import EdgedraftError
 from edgedraft.generation import Generation
 from edgedraft.prompt import Mode
 from edgedraft.sampling import SamplingParams
+from edgedraft_apps.bench.cli import bench_app
 from edgedraft_apps.demo import PROMPT, DemoSettings, answer
 from edgedraft_apps.figures import figures
 from edgedraft_apps.models_cli import JsonOption, RegistryOption, SourceOption, models_app, print_json
@@ -58,6 +59,7 @@ app = typer.Typer(
     help="One language model, run by a device and a cloud together. Start with `edgedraft demo`.",
 )
 app.add_typer(models_app, name="models")
+app.add_typer(bench_app, name="bench")
 
 PairOption = Annotated[str | None, typer.Option(help="Pair of `edgedraft models list`. [the default pair]")]
 MaxTokensOption = Annotated[int, typer.Option(help="Tokens to generate at most.")]

@@ -13,7 +13,7 @@ from edgedraft_cloud.engines.base import Sampling, Work
 from edgedraft_cloud.engines.trace import StepTime, TraceEngine, any_token, make_trace_engine
 from edgedraft_cloud.engines.trace_file import Trace, TraceFile, TraceHeader
 
-HEADER = TraceHeader("big q0f16", "aa", "small q4f16_1", "bb", "cc", 100, 64, (2,), "a machine")
+HEADER = TraceHeader("big q0f16", "aa", "small q4f16_1", "bb", "cc", 100, 64, (2,), 4, "a machine")
 TRACE = Trace((5, 6), (10, 11, 12, 13), ((10, 9), (8, 11), (12, 1), (3, 13)), ((0.9, 0.1),) * 4, "maths")
 OTHER = Trace((5, 6, 7), (20, 2), ((20,), (2,)), ((0.5,), (0.5,)))
 GREEDY = Sampling()

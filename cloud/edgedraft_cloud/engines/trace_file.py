@@ -39,6 +39,7 @@ class TraceHeader:
         vocab_size: Token ids lie in [0, vocab_size).
         context_length: Tokens of prompt and answer that the target holds.
         eos_token_ids: Tokens that end a text.
+        max_tokens: Tokens after which recording stopped.
         machine: Where it was recorded.
     """
 
@@ -50,6 +51,7 @@ class TraceHeader:
     vocab_size: int
     context_length: int
     eos_token_ids: tuple[int, ...]
+    max_tokens: int
     machine: str
 
     def as_json(self) -> str:
@@ -66,10 +68,10 @@ class TraceHeader:
         data = _object(line, 1)
         if (data.get("format"), data.get("version")) != (FORMAT, VERSION):
             raise InvalidInput("trace", f"line 1 is no header of {FORMAT} version {VERSION}", _CURE)
-        for name in ("vocab_size", "context_length"):
+        for name in ("vocab_size", "context_length", "max_tokens"):
             if not _is_whole(data.get(name)) or data[name] < 1:
                 raise InvalidInput("trace", f"line 1: {name} is {data.get(name)!r}", _CURE)
-        whole = ("vocab_size", "context_length", "eos_token_ids")
+        whole = ("vocab_size", "context_length", "max_tokens", "eos_token_ids")
         for name in (field.name for field in fields(cls) if field.name not in whole):
             if not isinstance(data.get(name), str):
                 raise InvalidInput("trace", f"line 1: {name} is {data.get(name)!r}", _CURE)
