@@ -14,12 +14,14 @@ import edgedraft
 DEVICE = {
     "apache-tvm": {"tvm", "tvm_ffi"},
     "cryptography": {"cryptography"},
+    "googleapis-common-protos": {"google"},
     "grpcio": {"grpc"},
     "jinja2": {"jinja2"},
     "numpy": {"numpy"},
     "platformdirs": {"platformdirs"},
     "protobuf": {"google"},
     "rich": {"rich"},
+    "tenacity": {"tenacity"},
     "tokenizers": {"tokenizers"},
     "typer": {"typer"},
 }

@@ -11,7 +11,17 @@ from edgedraft.errors import EdgedraftError
 
 if TYPE_CHECKING:
     from edgedraft.client import Client
-    from edgedraft.events import DecidedBy, Drafted, Event, Finished, FinishReason, Revised, Verified
+    from edgedraft.events import (
+        DecidedBy,
+        Drafted,
+        Event,
+        Finished,
+        FinishReason,
+        Interrupted,
+        Resumed,
+        Revised,
+        Verified,
+    )
     from edgedraft.generation import Generation
     from edgedraft.identity import Identity
     from edgedraft.prompt import Message, Mode, Prompt
@@ -29,10 +39,12 @@ __all__ = [
     "Finished",
     "Generation",
     "Identity",
+    "Interrupted",
     "Message",
     "Mode",
     "Prompt",
     "Report",
+    "Resumed",
     "Revised",
     "SamplingParams",
     "SyncClient",
@@ -43,7 +55,17 @@ __all__ = [
 
 _MODULES = {
     "client": ("Client",),
-    "events": ("DecidedBy", "Drafted", "Event", "FinishReason", "Finished", "Revised", "Verified"),
+    "events": (
+        "DecidedBy",
+        "Drafted",
+        "Event",
+        "FinishReason",
+        "Finished",
+        "Interrupted",
+        "Resumed",
+        "Revised",
+        "Verified",
+    ),
     "generation": ("Generation",),
     "identity": ("Identity",),
     "prompt": ("Message", "Mode", "Prompt"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -46,6 +47,7 @@ class Client:
         model: Target to ask for; empty takes the verifier's only one.
         codec: Tokenizer and chat template; None takes those in the drafter's folder.
         block_size: Draft tokens to gather into a frame while others are in flight.
+        resume_seconds: How long a generation looks for a verifier that was lost before it fails; 0: not at all.
         threads: Threads of the drafter; None picks a default.
 
     Raises:
@@ -64,6 +66,7 @@ class Client:
         model: str = "",
         codec: TextCodec | None = None,
         block_size: int = 4,
+        resume_seconds: float = 30.0,
         threads: int | None = None,
     ) -> None:
         self._mode = _mode(mode)
@@ -71,6 +74,8 @@ class Client:
             raise InvalidInput("verifier", f"is missing for mode {self._mode}", "pass host:port, or use mode local")
         if block_size < 1:
             raise InvalidInput("block_size", f"is {block_size}", "use at least 1")
+        if not 0 <= resume_seconds < math.inf:
+            raise InvalidInput("resume_seconds", f"is {resume_seconds}", "use 0 (off) or more seconds")
         if isinstance(drafter, Drafter):
             if codec is None:
                 raise InvalidInput("codec", "is missing for a drafter of your own", "pass TextCodec.load(folder)")
@@ -85,6 +90,7 @@ class Client:
         self._gate = None if verifier is None else Gate(_transport(verifier, identity))
         self._model = model
         self._block_size = block_size
+        self._resume_seconds = resume_seconds
         self._target: pb.ModelInfo | None = None
         self._connecting = asyncio.Lock()
         self._closed = False
@@ -118,7 +124,12 @@ class Client:
             return self._target
 
     def generate(
-        self, prompt: PromptLike, sampling: SamplingParams | None = None, *, mode: Mode | str | None = None
+        self,
+        prompt: PromptLike,
+        sampling: SamplingParams | None = None,
+        *,
+        mode: Mode | str | None = None,
+        background: bool = False,
     ) -> Generation:
         """Answer a prompt.
 
@@ -126,6 +137,7 @@ class Client:
             prompt: A string (one user message), a `Prompt`, or messages.
             sampling: How to choose tokens and when to stop; None is greedy, up to 256 tokens.
             mode: The privacy mode of this call; None takes the client's.
+            background: Nobody waits for it: a busy verifier serves it after those that somebody waits for.
 
         Returns:
             An async iterator of events that starts with the first look at it.
@@ -149,7 +161,7 @@ class Client:
             if chosen is Mode.LOCAL:
                 await generate_locally(generation, self._worker, self._codec, transcript, ids, settings)
             else:
-                await self._run(generation, transcript, ids, settings, chosen)
+                await self._run(generation, transcript, ids, settings, chosen, background)
 
         async def tracked(generation: Generation) -> None:
             task = asyncio.current_task()
@@ -182,7 +194,13 @@ class Client:
             raise InvalidInput("client", "is closed", "make another")
 
     async def _run(
-        self, generation: Generation, transcript: Transcript, ids: list[int], sampling: SamplingParams, mode: Mode
+        self,
+        generation: Generation,
+        transcript: Transcript,
+        ids: list[int],
+        sampling: SamplingParams,
+        mode: Mode,
+        background: bool,
     ) -> None:
         assert self._gate is not None
         loop = asyncio.get_running_loop()
@@ -191,52 +209,45 @@ class Client:
         self._check_prompt(ids, target.context_length)
         max_tokens = min(sampling.max_tokens, target.context_length - len(ids))
         stops = () if sampling.ignore_eos else self._codec.eos_token_ids
-        block_size = min(self._block_size, target.max_block)
         log = DraftLog(
             max_tokens=max_tokens,
             window=target.max_window,
-            max_block=block_size,
+            max_block=min(self._block_size, target.max_block),
             stop_tokens={*stops, *sampling.stop_token_ids},
         )
-        stream = await self._gate.open_stream()
+        context = await self._worker.context()
+        pipeline = Pipeline(
+            opening=self._open_frame(ids, sampling, max_tokens, mode, background),
+            prompt=ids,
+            log=log,
+            context=context,
+            gate=self._gate,
+            transcript=transcript,
+            meter=meter,
+            emit=generation.push,
+            draft_limit=self._worker.info.context_length,
+            vocab_size=self._worker.info.vocab_size,
+            resume_seconds=self._resume_seconds,
+            clock=loop.time,
+        )
         try:
-            context = await self._worker.context()
+            generation.bind_cancel(pipeline.cancel)
             try:
-                pipeline = Pipeline(
-                    opening=self._open_frame(ids, sampling, max_tokens, mode),
-                    prompt=ids,
-                    log=log,
-                    context=context,
-                    stream=stream,
-                    transcript=transcript,
-                    meter=meter,
-                    emit=generation.push,
-                    block_size=block_size,
-                    draft_limit=self._worker.info.context_length,
-                    vocab_size=self._worker.info.vocab_size,
-                    clock=loop.time,
-                )
-                generation.bind_cancel(pipeline.cancel)
                 reason = await pipeline.run()
             finally:
                 await context.close()
             tail = transcript.finish()
             if tail:
                 generation.push(Verified(len(log.settled), (), tail))
-            report = meter.report(
-                loop.time(),
-                bytes_up=stream.bytes_up,
-                bytes_down=stream.bytes_down,
-                frames_up=stream.frames_up,
-                frames_down=stream.frames_down,
-            )
-            generation.push(Finished(reason, generation.text, report))
+            generation.push(Finished(reason, generation.text, meter.report(loop.time())))
             if transcript.stopped or reason is FinishReason.CANCELLED:
                 await pipeline.leave(pb.Close.REASON_STOP_STRING if transcript.stopped else pb.Close.REASON_CANCELLED)
         finally:
-            await stream.close()
+            await pipeline.close()
 
-    def _open_frame(self, ids: list[int], sampling: SamplingParams, max_tokens: int, mode: Mode) -> pb.Open:
+    def _open_frame(
+        self, ids: list[int], sampling: SamplingParams, max_tokens: int, mode: Mode, background: bool
+    ) -> pb.Open:
         return pb.Open(
             protocol=PROTOCOL_VERSION,
             model=self._model,
@@ -249,7 +260,7 @@ class Client:
             limits=pb.Limits(
                 max_tokens=max_tokens, stop_token_ids=sampling.stop_token_ids, ignore_eos=sampling.ignore_eos
             ),
-            service_class=pb.SERVICE_CLASS_INTERACTIVE,
+            service_class=pb.SERVICE_CLASS_BACKGROUND if background else pb.SERVICE_CLASS_INTERACTIVE,
         )
 
     def _choose_target(self, description: pb.DescribeResponse) -> pb.ModelInfo:

@@ -6,6 +6,7 @@ No other module may hand bytes to a transport; a test holds the code to that.
 from __future__ import annotations
 
 from edgedraft.errors import ProtocolError
+from edgedraft.report import Traffic
 from edgedraft.transport.base import Stream, Transport
 from edgedraft.wire import PROTOCOL_VERSION, decode_describe_response, decode_server_frame
 from edgedraft.wire import verify_pb2 as pb
@@ -14,19 +15,14 @@ from edgedraft.wire import verify_pb2 as pb
 class GatedStream:
     """One session's way out, and back.
 
-    Attributes:
-        bytes_up: Sent so far.
-        bytes_down: Received so far.
-        frames_up: Frames sent so far.
-        frames_down: Frames received so far.
+    Args:
+        stream: Carries the frames.
+        traffic: Counts them.
     """
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, traffic: Traffic) -> None:
         self._stream = stream
-        self.bytes_up = 0
-        self.bytes_down = 0
-        self.frames_up = 0
-        self.frames_down = 0
+        self._traffic = traffic
 
     async def send(self, frame: pb.ClientFrame) -> None:
         """Let a frame out.
@@ -35,8 +31,8 @@ class GatedStream:
             VerifierError: The stream is broken or was refused.
         """
         data = frame.SerializeToString()
-        self.bytes_up += len(data)
-        self.frames_up += 1
+        self._traffic.bytes_up += len(data)
+        self._traffic.frames_up += 1
         await self._stream.send(data)
 
     async def receive(self) -> pb.ServerFrame | None:
@@ -49,8 +45,8 @@ class GatedStream:
         data = await self._stream.receive()
         if data is None:
             return None
-        self.bytes_down += len(data)
-        self.frames_down += 1
+        self._traffic.bytes_down += len(data)
+        self._traffic.frames_down += 1
         return decode_server_frame(data)
 
     async def close(self) -> None:
@@ -83,13 +79,16 @@ class Gate:
             )
         return answer
 
-    async def open_stream(self) -> GatedStream:
+    async def open_stream(self, traffic: Traffic) -> GatedStream:
         """Start a session's stream.
+
+        Args:
+            traffic: Counts what passes.
 
         Raises:
             VerifierError: The verifier could not be reached.
         """
-        return GatedStream(await self._transport.open_stream())
+        return GatedStream(await self._transport.open_stream(), traffic)
 
     async def close(self) -> None:
         """End all streams and the connection."""

@@ -15,7 +15,7 @@ EdgedraftError
 ├── IdentityError             keys and certificates of this device
 ├── ProtocolError             the other side broke the wire protocol
 └── VerifierError             what a verifier answered, or did not
-    ├── VerifierUnavailable   cannot be reached, or went away
+    ├── VerifierUnavailable   cannot be reached, or went away; `retry_after` may say when to come back
     ├── Unauthenticated       it does not take this certificate (or we do not take its)
     ├── RequestRejected       it found the request invalid
     ├── Overloaded            it is full: `retry_after` says when to come back
@@ -95,7 +95,16 @@ class VerifierError(EdgedraftError):
 
 
 class VerifierUnavailable(VerifierError):
-    """The verifier cannot be reached, or the link to it went away."""
+    """The verifier cannot be reached, or the link to it went away.
+
+    Args:
+        message: What happened.
+        retry_after: Seconds after which to try again, or None if nobody could say.
+    """
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class Unauthenticated(VerifierError):

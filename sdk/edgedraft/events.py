@@ -1,7 +1,8 @@
 """What an app sees of a generation, in order.
 
 The `text` of all `Verified` events, joined, is the answer. `Drafted` text is provisional and follows the verified text;
-a `Revised` takes provisional text back from a position on.
+a `Revised` takes provisional text back from a position on. What is verified stays, also where the verifier is lost and
+found again in between.
 """
 
 from __future__ import annotations
@@ -78,6 +79,24 @@ class Revised:
 
 
 @dataclass(frozen=True, slots=True)
+class Interrupted:
+    """The verifier was lost and is being looked for; until `Resumed`, only drafts come.
+
+    Where it is not found in time, the generation raises an error instead.
+
+    Attributes:
+        reason: What happened, and what can be done about it.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """A verifier has taken the generation up again where it was; nothing is lost, nothing comes twice."""
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The last event.
 
@@ -92,4 +111,4 @@ class Finished:
     report: Report
 
 
-Event = Drafted | Verified | Revised | Finished
+Event = Drafted | Verified | Revised | Interrupted | Resumed | Finished

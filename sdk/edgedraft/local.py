@@ -62,8 +62,7 @@ async def generate_locally(
     tail = transcript.finish()
     if tail:
         generation.push(Verified(len(tokens), (), tail, DecidedBy.DEVICE))
-    report = meter.report(loop.time(), bytes_up=0, bytes_down=0, frames_up=0, frames_down=0)
-    generation.push(Finished(reason, generation.text, report))
+    generation.push(Finished(reason, generation.text, meter.report(loop.time())))
 
 
 def choose(candidates: Candidates, sampling: SamplingParams, draws: random.Random) -> int:

@@ -10,16 +10,19 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn, TypeVar
 
 from edgedraft.core.log import Block, DraftLog
-from edgedraft.egress import GatedStream
-from edgedraft.errors import ProtocolError, VerifierError, VerifierUnavailable
-from edgedraft.events import Drafted, Event, FinishReason, Revised, Verified
+from edgedraft.egress import Gate, GatedStream
+from edgedraft.errors import Overloaded, ProtocolError, VerifierError, VerifierUnavailable
+from edgedraft.events import Drafted, Event, FinishReason, Interrupted, Resumed, Revised, Verified
 from edgedraft.report import Meter
+from edgedraft.resume import Resuming
 from edgedraft.transcript import Transcript
 from edgedraft.wire import verify_pb2 as pb
 from edgedraft.worker import DraftContext
+
+T = TypeVar("T")
 
 ACKNOWLEDGE_EVERY: Final = 4
 """Settled tokens after which an acknowledgement goes out by itself; drafts carry one anyway."""
@@ -36,17 +39,17 @@ class Pipeline:
     """Runs one generation against a verifier.
 
     Args:
-        opening: The `Open` frame.
+        opening: The `Open` frame of a new session.
         prompt: Token ids of the prompt as the drafter reads it.
-        log: The draft log, empty.
+        log: The draft log, empty; as many draft tokens as it puts in a block are gathered while others are in flight.
         context: The drafter's sequence.
-        stream: The way to the verifier.
+        gate: The way to the verifier.
         transcript: Turns tokens into text.
         meter: Gathers the figures.
         emit: Takes every event but `Finished`, in order.
-        block_size: Draft tokens to gather into a frame while others are in flight.
         draft_limit: Tokens, prompt included, that the drafter can hold.
         vocab_size: Ids that the drafter knows; it must be able to read what the target settles.
+        resume_seconds: How long to look for a verifier that was lost; 0: not at all.
         clock: Seconds.
     """
 
@@ -57,32 +60,34 @@ class Pipeline:
         prompt: Sequence[int],
         log: DraftLog,
         context: DraftContext,
-        stream: GatedStream,
+        gate: Gate,
         transcript: Transcript,
         meter: Meter,
         emit: Callable[[Event], None],
-        block_size: int,
         draft_limit: int,
         vocab_size: int,
+        resume_seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._opening = opening
         self._prompt = list(prompt)
         self._log = log
         self._context = context
-        self._stream = stream
+        self._gate = gate
         self._transcript = transcript
         self._meter = meter
         self._emit = emit
-        self._block_size = block_size
         self._draft_limit = draft_limit
         self._vocab_size = vocab_size
+        self._resume_seconds = resume_seconds
         self._clock = clock
+        self._stream: GatedStream | None = None
+        self._resume_token = b""
+        self._interrupted = False
         self._acknowledged = 0
         self._sent_at: dict[int, float] = {}
         self._changed_for_drafting = asyncio.Event()
         self._changed_for_sending = asyncio.Event()
-        self._opened = asyncio.Event()
         self._cancelled = asyncio.Event()
 
     def cancel(self) -> None:
@@ -90,34 +95,29 @@ class Pipeline:
         self._cancelled.set()
 
     async def run(self) -> FinishReason:
-        """Generate until the end.
+        """Generate until the end; a verifier that is lost meanwhile is looked for, and drafting goes on.
 
         Raises:
-            VerifierError: The verifier refused, failed or went away; what is settled stays in the log.
+            VerifierError: The verifier refused, failed or stayed away; what is settled stays in the log.
             ProtocolError: The verifier broke the protocol.
             DrafterError: The drafter failed.
         """
-        opened_at = self._clock()
-        await self._stream.send(pb.ClientFrame(open=self._opening))
-        receiving = asyncio.ensure_future(self._receive(opened_at))
-        others: list[Coroutine[Any, Any, FinishReason]] = [self._draft(), self._send(), self._wait_for_cancel()]
-        tasks = [receiving, *(asyncio.ensure_future(other) for other in others)]
+        verifying = Resuming(
+            self._speak,
+            seconds=self._resume_seconds,
+            curable=self._may_resume,
+            progress=lambda: len(self._log.settled),
+            on_outage=self._interrupt,
+        )
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            first = receiving if receiving in done else done.pop()
-            if isinstance(first.exception(), VerifierError) and first is not receiving:
-                # A broken stream shows on both sides; the receiving side knows why.
-                await asyncio.wait([receiving])
-                first = receiving
-            return first.result()
+            return await _first_of(verifying.run(), self._draft(), self._wait_for_cancel())
         finally:
             self._meter.overlap.update(self._clock(), waiting=False, busy=False)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def leave(self, reason: pb.Close.Reason) -> None:
         """Tell the verifier that no more is needed, and give it a moment to take that in."""
+        if self._stream is None:
+            return
         # If it has gone already or does not answer, there is nothing left to tell it.
         with contextlib.suppress(VerifierError, TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
@@ -125,9 +125,90 @@ class Pipeline:
                 while await self._stream.receive() is not None:
                     pass
 
+    async def close(self) -> None:
+        """End the stream, if there is one."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            await stream.close()
+
+    # ------------------------------------------------------------ one stream after another
+
+    async def _speak(self, limit: float | None) -> FinishReason:
+        """Open a stream, within `limit` seconds, and follow it until the generation ends or the stream breaks."""
+        try:
+            try:
+                async with asyncio.timeout(limit):
+                    self._stream = await self._gate.open_stream(self._meter.traffic)
+                    await self._open(self._stream)
+            except TimeoutError as error:
+                raise VerifierUnavailable(
+                    f"the verifier was lost and not found again within {self._resume_seconds:g} s; try again"
+                ) from error
+            return await _first_of(self._receive(self._stream), self._send(self._stream))
+        except VerifierError:
+            await self.close()
+            raise
+
+    def _may_resume(self, error: BaseException) -> bool:
+        return bool(self._resume_token) and isinstance(error, (VerifierUnavailable, Overloaded))
+
+    def _interrupt(self, error: BaseException) -> None:
+        if not self._interrupted:
+            self._interrupted = True
+            self._meter.overlap.update(self._clock(), waiting=False)
+            self._emit(Interrupted(str(error)))
+
+    async def _open(self, stream: GatedStream) -> None:
+        """Open the session, or take it up again; there is no window before that."""
+        opening = pb.Open()
+        opening.CopyFrom(self._opening)
+        if self._interrupted:
+            opening.resume_token = self._resume_token
+            opening.resume_position = len(self._log.settled)
+            opening.resume_tokens.extend(self._log.settled)
+        sent_at = self._clock()
+        await stream.send(pb.ClientFrame(open=opening))
+        while (frame := await stream.receive()) is not None:
+            match frame.WhichOneof("frame"):
+                case "opened":
+                    self._meter.round_trip(self._clock() - sent_at)
+                    self._take_opened(frame.opened)
+                    return
+                case "go_away":
+                    raise self._gone(frame.go_away)
+                case None:
+                    continue
+                case kind:
+                    raise ProtocolError(f"the verifier sent {kind!r} before it had opened the session")
+        raise _ended()
+
+    def _take_opened(self, opened: pb.Opened) -> None:
+        log = self._log
+        log.window = _granted("a window", opened.window)
+        log.max_block = min(log.max_block, _granted("blocks", opened.max_block))
+        self._resume_token = opened.resume_token
+        if self._interrupted:
+            if opened.settled < len(log.settled):
+                raise ProtocolError(
+                    f"the verifier took the session up at position {opened.settled}, {len(log.settled)} are settled"
+                )
+            log.reopen(opened.epoch, opened.last_block)
+            self._acknowledged = len(log.settled)
+            self._sent_at.clear()
+            self._interrupted = False
+            self._meter.resumes += 1
+            self._emit(Resumed())
+        self._changed_for_drafting.set()
+
+    def _gone(self, go_away: pb.GoAway) -> VerifierUnavailable:
+        self._resume_token = go_away.resume_token or self._resume_token
+        return VerifierUnavailable(
+            "the verifier is shutting down; try again in a moment", go_away.retry_after_ms / 1000 or None
+        )
+
     # ------------------------------------------------------------ drafting
 
-    async def _draft(self) -> FinishReason:
+    async def _draft(self) -> NoReturn:
         while True:
             while not self._may_draft():
                 self._changed_for_drafting.clear()
@@ -159,19 +240,21 @@ class Pipeline:
 
     # ------------------------------------------------------------ sending
 
-    async def _send(self) -> FinishReason:
-        # Not before the verifier has taken the session: there is no window before that.
-        await self._opened.wait()
-        while True:
-            while (frame := self._next_frame()) is None:
-                self._changed_for_sending.clear()
-                await self._changed_for_sending.wait()
-            await self._stream.send(frame)
+    async def _send(self, stream: GatedStream) -> NoReturn:
+        with contextlib.suppress(VerifierError):
+            while True:
+                while (frame := self._next_frame()) is None:
+                    self._changed_for_sending.clear()
+                    await self._changed_for_sending.wait()
+                await stream.send(frame)
+        # A broken stream shows on both sides; the receiving side knows why.
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets that event")
 
     def _next_frame(self) -> pb.ClientFrame | None:
         """The frame to send now, or None where it pays to wait for more."""
         log = self._log
-        ready = log.unsent >= self._block_size or log.in_flight == 0 or not self._may_draft()
+        ready = log.unsent >= log.max_block or log.in_flight == 0 or not self._may_draft()
         block = log.take_block() if log.unsent and ready else None
         settled = len(log.settled)
         if block is None and settled - self._acknowledged < ACKNOWLEDGE_EVERY:
@@ -187,30 +270,27 @@ class Pipeline:
 
     # ------------------------------------------------------------ verdicts
 
-    async def _receive(self, opened_at: float) -> FinishReason:
-        while (frame := await self._stream.receive()) is not None:
-            now = self._clock()
+    async def _receive(self, stream: GatedStream) -> FinishReason:
+        while (frame := await stream.receive()) is not None:
             match frame.WhichOneof("frame"):
-                case "opened":
-                    self._meter.round_trip(now - opened_at)
-                    self._log.window = _window(frame.opened.window)
-                    self._opened.set()
                 case "verdict":
-                    if self._take(frame.verdict, now):
+                    if self._take(frame.verdict, self._clock()):
                         return FinishReason.STOP
                 case "finished":
                     return _finish_reason(frame.finished)
                 case "go_away":
-                    raise VerifierUnavailable("the verifier is shutting down; try again in a moment")
+                    raise self._gone(frame.go_away)
+                case "opened":
+                    raise ProtocolError("the verifier opened the session twice")
                 case _:
                     continue
-        raise VerifierUnavailable("the verifier ended the stream before the answer was complete; try again")
+        raise _ended()
 
     def _take(self, verdict: pb.Verdict, now: float) -> bool:
         """Apply a verdict; whether a stop string was completed."""
         log, meter = self._log, self._meter
         self._time(verdict, now)
-        log.window = _window(verdict.window)
+        log.window = _granted("a window", verdict.window)
         largest = max(verdict.tokens, default=0)
         if largest >= self._vocab_size:
             raise ProtocolError(f"the verifier settled token {largest}, the vocabulary has {self._vocab_size} ids")
@@ -258,10 +338,26 @@ def encode_block(block: Block) -> pb.Draft:
     return draft
 
 
-def _window(granted: int) -> int:
-    if granted < 1:
-        raise ProtocolError("the verifier granted a window of 0 tokens")
-    return granted
+async def _first_of(main: Coroutine[Any, Any, T], *others: Coroutine[Any, Any, T]) -> T:
+    """What the first one to end returns or raises, `main` where several have; the rest is cancelled."""
+    tasks = [asyncio.ensure_future(each) for each in (main, *others)]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return next(task for task in tasks if task in done).result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _granted(what: str, tokens: int) -> int:
+    if tokens < 1:
+        raise ProtocolError(f"the verifier granted {what} of 0 tokens")
+    return tokens
+
+
+def _ended() -> VerifierUnavailable:
+    return VerifierUnavailable("the verifier ended the stream before the answer was complete; try again")
 
 
 def _finish_reason(finished: pb.Finished) -> FinishReason:

@@ -22,6 +22,7 @@ class Report:
         acceptance_rate: α, the share of judged drafts that were right; None where none was judged.
         rounds: Verdicts received.
         rollbacks: Epochs begun by a wrong draft.
+        resumes: How often it went on over a new stream after the verifier had been lost.
         rtt_seconds: Shortest round trip seen, without queue and verification; None in mode `local`.
         verify_seconds: Mean time of a target step that this session took part in.
         bytes_up: Sent.
@@ -44,6 +45,7 @@ class Report:
     acceptance_rate: float | None = None
     rounds: int = 0
     rollbacks: int = 0
+    resumes: int = 0
     rtt_seconds: float | None = None
     verify_seconds: float | None = None
     bytes_up: int = 0
@@ -57,6 +59,16 @@ class Report:
     def hidden_share(self) -> float | None:
         """The share of the wait that drafting hid; None where there was no wait."""
         return self.hidden_seconds / self.wait_seconds if self.wait_seconds > 0 else None
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What went over the streams of one generation; the fields are those of `Report`."""
+
+    bytes_up: int = 0
+    bytes_down: int = 0
+    frames_up: int = 0
+    frames_down: int = 0
 
 
 @dataclass(slots=True)
@@ -98,9 +110,11 @@ class Meter:
     missed: int = 0
     rounds: int = 0
     rollbacks: int = 0
+    resumes: int = 0
     rtt: float | None = None
     verify_seconds: float = 0.0
     overlap: OverlapMeter = field(default_factory=OverlapMeter)
+    traffic: Traffic = field(default_factory=Traffic)
 
     def drafted_token(self, now: float) -> None:
         """Count one draft token."""
@@ -121,7 +135,7 @@ class Meter:
         if seconds >= 0 and (self.rtt is None or seconds < self.rtt):
             self.rtt = seconds
 
-    def report(self, now: float, *, bytes_up: int, bytes_down: int, frames_up: int, frames_down: int) -> Report:
+    def report(self, now: float) -> Report:
         """The figures so far."""
         seconds = (self.last_token if self.last_token is not None else now) - self.started
         judged = self.matched + self.missed
@@ -138,12 +152,13 @@ class Meter:
             acceptance_rate=self.matched / judged if judged else None,
             rounds=self.rounds,
             rollbacks=self.rollbacks,
+            resumes=self.resumes,
             rtt_seconds=self.rtt,
             verify_seconds=self.verify_seconds / self.rounds if self.rounds else None,
-            bytes_up=bytes_up,
-            bytes_down=bytes_down,
-            frames_up=frames_up,
-            frames_down=frames_down,
+            bytes_up=self.traffic.bytes_up,
+            bytes_down=self.traffic.bytes_down,
+            frames_up=self.traffic.frames_up,
+            frames_down=self.traffic.frames_down,
             wait_seconds=self.overlap.wait_seconds,
             hidden_seconds=self.overlap.hidden_seconds,
         )

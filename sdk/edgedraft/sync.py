@@ -49,14 +49,19 @@ class SyncClient:
         self.close()
 
     def stream(
-        self, prompt: PromptLike, sampling: SamplingParams | None = None, *, mode: Mode | str | None = None
+        self,
+        prompt: PromptLike,
+        sampling: SamplingParams | None = None,
+        *,
+        mode: Mode | str | None = None,
+        background: bool = False,
     ) -> Iterator[Event]:
         """Answer a prompt, event by event; leaving the iteration early cancels it.
 
         Raises:
             EdgedraftError: As `Client.generate` and the generation do.
         """
-        generation = self._run(self._begin(prompt, sampling, mode))
+        generation = self._run(self._begin(prompt, sampling, mode, background))
         events = generation.__aiter__()
         try:
             while (event := self._run(_next(events))) is not None:
@@ -66,14 +71,19 @@ class SyncClient:
                 self._run(generation.aclose())
 
     def complete(
-        self, prompt: PromptLike, sampling: SamplingParams | None = None, *, mode: Mode | str | None = None
+        self,
+        prompt: PromptLike,
+        sampling: SamplingParams | None = None,
+        *,
+        mode: Mode | str | None = None,
+        background: bool = False,
     ) -> Finished:
         """Answer a prompt; the last event, with text and report.
 
         Raises:
             EdgedraftError: As `Client.generate` and the generation do.
         """
-        *_, last = self.stream(prompt, sampling, mode=mode)
+        *_, last = self.stream(prompt, sampling, mode=mode, background=background)
         assert isinstance(last, Finished)
         return last
 
@@ -97,9 +107,11 @@ class SyncClient:
     async def _make(drafter: Drafter | str | Path, settings: dict[str, Any]) -> Client:
         return Client(drafter, **settings)
 
-    async def _begin(self, prompt: PromptLike, sampling: SamplingParams | None, mode: Mode | str | None) -> Generation:
+    async def _begin(
+        self, prompt: PromptLike, sampling: SamplingParams | None, mode: Mode | str | None, background: bool
+    ) -> Generation:
         assert self._client is not None
-        generation = self._client.generate(prompt, sampling, mode=mode)
+        generation = self._client.generate(prompt, sampling, mode=mode, background=background)
         generation.start()
         return generation
 

@@ -9,6 +9,10 @@ from datetime import timedelta
 import grpc
 import grpc.aio
 import pytest
+from google.protobuf.any_pb2 import Any
+from google.protobuf.duration_pb2 import Duration
+from google.rpc.error_details_pb2 import RetryInfo
+from google.rpc.status_pb2 import Status
 
 from edgedraft.errors import (
     Cancelled,
@@ -21,6 +25,7 @@ from edgedraft.errors import (
 from edgedraft.identity import Identity
 from edgedraft.transport.grpcio import GrpcTransport, translate
 from edgedraft.wire import MAX_FRAME_BYTES, SERVICE_NAME
+from edgedraft.wire import verify_pb2 as pb
 from edgedraft_apps.wan import WanProxy
 from edgedraft_cloud import authority as authority_module
 from edgedraft_cloud.authority import DevelopmentAuthority
@@ -28,6 +33,18 @@ from edgedraft_cloud.authority import DevelopmentAuthority
 
 def read_pair(folder):
     return [(folder / name).read_bytes() for name in ("key.pem", "cert.pem", "ca.pem")]
+
+
+def status_details(*details):
+    """Trailing metadata with the standard details of an error."""
+    status = Status()
+    for detail in details:
+        status.details.add().Pack(detail)
+    return (("grpc-status-details-bin", status.SerializeToString()),)
+
+
+def retry_after(seconds, nanos=0):
+    return status_details(RetryInfo(retry_delay=Duration(seconds=seconds, nanos=nanos)))
 
 
 @asynccontextmanager
@@ -144,8 +161,7 @@ async def send_without_end(stream, and_receive=0):
 async def test_a_refusal_keeps_its_reason_although_the_device_is_still_sending(certificates, identity):
     async def full(requests, context):
         await anext(aiter(requests))
-        metadata = (("edgedraft-retry-after-ms", "2500"),)
-        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "all 4 sessions are taken", metadata)
+        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "all 4 sessions are taken", retry_after(2, 500_000_000))
         yield b""
 
     async with serving(full, certificates.server()) as port, connected(port, identity) as transport:
@@ -366,14 +382,31 @@ def test_every_status_has_its_error_and_words(code, details, kind, words):
     assert words in str(error)
 
 
+@pytest.mark.parametrize("code", [grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE])
 @pytest.mark.parametrize(
-    ("value", "seconds"), [("1500", 1.5), ("0", 0.0), ("soon", None), ("-1", None), (b"\xff", None)]
+    ("metadata", "seconds"),
+    [
+        (retry_after(1, 500_000_000), 1.5),
+        (retry_after(0), 0.0),
+        (retry_after(-1), None),
+        (status_details(pb.GoAway()), None),
+        (status_details(), None),
+        ((("grpc-status-details-bin", b"\xff"),), None),
+        ((("grpc-status-details-bin", "soon"),), None),
+        ((), None),
+    ],
 )
-def test_a_retry_time_that_makes_no_sense_is_none(value, seconds):
-    error = translate(
-        grpc.StatusCode.RESOURCE_EXHAUSTED, "", (("edgedraft-retry-after-ms", value),), "v:1", greeted=True
-    )
+def test_a_retry_time_is_read_where_there_is_one(code, metadata, seconds):
+    error = translate(code, "full", metadata, "v:1", greeted=True)
     assert error.retry_after == seconds
+    assert ("again in" in str(error)) == (seconds is not None)
+
+
+def test_details_that_cannot_be_read_are_passed_over():
+    status = Status(details=[Any(type_url="type.googleapis.com/google.rpc.RetryInfo", value=b"\xff")])
+    metadata = (("grpc-status-details-bin", status.SerializeToString()),)
+    error = translate(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", metadata, "v:1", greeted=True)
+    assert error.retry_after is None
 
 
 def test_a_closed_socket_is_a_lost_link_once_it_has_answered():

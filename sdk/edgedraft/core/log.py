@@ -79,8 +79,9 @@ class DraftLog:
 
     Args:
         max_tokens: Generated tokens after which the session ends; nothing is drafted beyond them.
-        window: Unverified tokens that may be in the tree; later verdicts change it.
-        max_block: Tokens in one block.
+        window: Unverified tokens that may be in the tree, or in flight; may change at any time. Where it falls below
+            what is there already, that stays, and nothing is added or sent until there is room.
+        max_block: Tokens in one block; may change too.
         stop_tokens: Token ids that end the text; nothing is drafted behind one.
 
     Raises:
@@ -94,8 +95,8 @@ class DraftLog:
         self.settled: list[int] = []
         self.epoch = 0
         self.window = window
+        self.max_block = max_block
         self._max_tokens = max_tokens
-        self._max_block = max_block
         self._stop_tokens = frozenset(stop_tokens)
         self._roots: list[Node] = []
         self._path: list[Node] = []
@@ -170,11 +171,12 @@ class DraftLog:
         return node
 
     def take_block(self) -> Block | None:
-        """Take the next run of unsent tokens that follow each other; None where all are sent."""
-        if not self._unsent:
+        """Take the next run of unsent tokens that follow each other; None where all are sent, or no more may be."""
+        most = min(self.max_block, self.window - self.in_flight)
+        if not self._unsent or most < 1:
             return None
         run = [self._unsent[0]]
-        for node in self._unsent[1 : self._max_block]:
+        for node in self._unsent[1:most]:
             if node.parent is not run[-1]:
                 break
             run.append(node)
@@ -220,6 +222,33 @@ class DraftLog:
         revived = tuple(node.token for node in self._path) if cut is not None else ()
         return Settlement(known, new, matched, missed, cut, dropped, revived, rolled_back)
 
+    def reopen(self, epoch: int, last_block: int) -> None:
+        """Begin a new epoch on another stream: what is settled stays, and every draft is to be sent again.
+
+        Args:
+            epoch: The newest epoch that the verifier has seen.
+            last_block: The newest block that it has seen.
+
+        Raises:
+            ProtocolError: It cannot have seen that; nothing is changed.
+        """
+        if epoch > self.epoch:
+            raise ProtocolError(f"the verifier has seen epoch {epoch}, the newest is {self.epoch}")
+        if last_block > self._blocks:
+            raise ProtocolError(f"the verifier has seen block {last_block}, the newest is {self._blocks}")
+        for root in self._roots:
+            root.parent = None  # it is settled, and its number is of an old epoch
+        self._unsent = list(_whole(self._roots))
+        for node in self._unsent:
+            node.number = 0
+        self._blocks = last_block
+        self._begin(epoch + 1)
+
+    def _begin(self, epoch: int) -> None:
+        self.epoch = epoch
+        self._sent = 0
+        self._last_sent = None
+
     def _advance(self, token: int) -> bool:
         """Settle one token; whether that began a new epoch."""
         successor = next((node for node in self._roots if node.token == token), None)
@@ -241,17 +270,12 @@ class DraftLog:
         self._path = []
         self._stamp += 1
         if had_drafts:
-            self.epoch += 1
-            self._sent = 0
-            self._last_sent = None
+            self._begin(self.epoch + 1)
         return had_drafts
 
     def _drop(self, node: Node) -> None:
-        stack = [node]
-        while stack:
-            gone = stack.pop()
+        for gone in _whole([node]):
             self._retire(gone)
-            stack.extend(gone.children)
 
     def _retire(self, node: Node) -> None:
         node.alive = False
@@ -271,3 +295,12 @@ def _first_line(roots: list[Node]) -> Iterator[Node]:
     while roots:
         yield roots[0]
         roots = roots[0].children
+
+
+def _whole(roots: list[Node]) -> Iterator[Node]:
+    """All nodes from these on down, each before its children and first lines first."""
+    stack = roots[::-1]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(reversed(node.children))

@@ -9,6 +9,9 @@ from typing import Any, Final
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
+from google.rpc.error_details_pb2 import RetryInfo
+from google.rpc.status_pb2 import Status
 
 from edgedraft.errors import (
     Cancelled,
@@ -21,10 +24,12 @@ from edgedraft.errors import (
 )
 from edgedraft.identity import Identity
 from edgedraft.transport.base import Stream, Transport
-from edgedraft.wire import DESCRIBE_METHOD, MAX_FRAME_BYTES, RETRY_AFTER_KEY, VERIFY_METHOD
+from edgedraft.wire import DESCRIBE_METHOD, MAX_FRAME_BYTES, VERIFY_METHOD
 
 _ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
+_DETAILS_KEY: Final = "grpc-status-details-bin"
+"""Trailing metadata in which gRPC puts the standard details of an error, a `google.rpc.Status`."""
 
 
 class GrpcTransport(Transport):
@@ -97,8 +102,10 @@ class GrpcTransport(Transport):
         try:
             async with asyncio.timeout(self._timeout):
                 await stream.connected()
-        except TimeoutError as error:
+        except BaseException as error:
             await stream.close()
+            if not isinstance(error, TimeoutError):
+                raise
             raise VerifierUnavailable(
                 f"{self._address} did not answer within {self._timeout:g} s; check the address and the network"
             ) from error
@@ -204,14 +211,16 @@ def translate(
             return RequestRejected(f"the frame is too large ({details}); shorten the prompt")
         case grpc.StatusCode.RESOURCE_EXHAUSTED:
             after = _retry_after(metadata)
-            when = f"; try again in {after:g} s" if after is not None else "; try again later"
-            return Overloaded(f"the verifier has no room: {details}{when}", after)
+            when = "later" if after is None else f"in {after:g} s"
+            return Overloaded(f"the verifier has no room: {details}; try again {when}", after)
         case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:
             return Unauthenticated(f"the verifier refused this device: {details}")
         case grpc.StatusCode.CANCELLED:
             return VerifierUnavailable("the verifier cancelled the session; try again")
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return VerifierUnavailable(f"{address} did not answer in time; check the network, or try again")
+        case grpc.StatusCode.UNAVAILABLE if (after := _retry_after(metadata)) is not None:
+            return VerifierUnavailable(f"the verifier is not available: {details}; try again in {after:g} s", after)
         case grpc.StatusCode.UNAVAILABLE:
             return _unavailable(details, address, greeted)
         case _:
@@ -220,8 +229,17 @@ def translate(
 
 def _retry_after(metadata: Sequence[tuple[str, str | bytes]]) -> float | None:
     """Seconds after which to try again, if the verifier has said so in a way that can be read."""
-    milliseconds = str(dict(metadata).get(RETRY_AFTER_KEY, ""))
-    return int(milliseconds) / 1000 if milliseconds.isascii() and milliseconds.isdecimal() else None
+    packed = dict(metadata).get(_DETAILS_KEY)
+    if not isinstance(packed, bytes):
+        return None
+    retry = RetryInfo()
+    try:
+        if not any(detail.Unpack(retry) for detail in Status.FromString(packed).details):
+            return None
+    except DecodeError:
+        return None  # the status itself says enough
+    seconds = retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9
+    return seconds if seconds >= 0 else None
 
 
 def _unavailable(details: str, address: str, greeted: bool) -> VerifierError:
