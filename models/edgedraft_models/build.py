@@ -16,10 +16,10 @@ from edgedraft.errors import CompileError, InvalidInput, ModelFormatError, Model
 from edgedraft.runtime import weights
 from edgedraft.runtime.compiled import CompiledModel
 from edgedraft.runtime.cpu import missing_features
+from edgedraft.runtime.fingerprint import model_fingerprint, tokenizer_fingerprint
 from edgedraft.runtime.kv import Feed
 from edgedraft.runtime.manifest import ABI, QUANTIZATIONS, Manifest, ModelConfig, hash_file
 from edgedraft.runtime.weights import map_weights
-from edgedraft.text import tokenizer_fingerprint
 from edgedraft_models.convert import convert_weights
 from edgedraft_models.hf_config import load_hf_config
 from edgedraft_models.hf_source import convert_directory
@@ -212,11 +212,6 @@ def info(store: Store, model: ModelEntry) -> ModelInfo:
         provenance=provenance,
         artifacts=tuple(_artifact_info(folder) for folder in folders),
     )
-
-
-def model_fingerprint(weights_sha256: str, quantization: str) -> str:
-    """What tells one model from another: a hash of the float16 weights' hash and the quantization."""
-    return hashlib.sha256(f"{weights_sha256}\n{quantization}".encode()).hexdigest()
 
 
 def _fetch(store: Store, model: ModelEntry, source: Source, progress: Progress) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import secrets
@@ -14,6 +13,7 @@ from typing import Any, Final, Self
 from tokenizers import Tokenizer
 
 from edgedraft.errors import InvalidInput, ModelFormatError, ModelNotFound
+from edgedraft.runtime.fingerprint import tokenizer_fingerprint
 from edgedraft.text.template import ChatTemplate
 
 TOKENIZER_FILE: Final = "tokenizer.json"
@@ -172,16 +172,6 @@ class TextCodec:
         if piece is None:
             return b""
         return piece.encode() if piece in self._added else self._to_bytes(piece)
-
-
-def tokenizer_fingerprint(tokenizer: Mapping[str, Any]) -> str:
-    """Hex sha256 of a tokenizer, the same for any layout of its `tokenizer.json`.
-
-    Args:
-        tokenizer: The file's contents.
-    """
-    canonical = json.dumps(tokenizer, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def _read(path: Path) -> dict[str, Any]:

