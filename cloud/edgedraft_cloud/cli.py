@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Coroutine
+from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,13 +19,14 @@ from typing import Annotated, Any
 import typer
 
 from edgedraft.errors import EdgedraftError, VerifierUnavailable
-from edgedraft.runtime.manifest import Manifest
 from edgedraft_cloud import logs
 from edgedraft_cloud.authority import DevelopmentAuthority
 from edgedraft_cloud.config import ServerConfig
-from edgedraft_cloud.engines.base import Engine
-from edgedraft_cloud.engines.embedded import EmbeddedEngine
+from edgedraft_cloud.engines.make import check_model, make_engine
+from edgedraft_cloud.metrics import Metrics
 from edgedraft_cloud.orchestrator import Orchestrator
+from edgedraft_cloud.tenants import Tenants
+from edgedraft_cloud.tracing import Tracer
 
 logger = logging.getLogger(__name__)
 app = typer.Typer(
@@ -52,10 +54,19 @@ def main_options(
 
 @app.command()
 def serve(
+    context_: typer.Context,
     config: Annotated[Path | None, typer.Option(help="TOML file with any of the settings below.")] = None,
-    model: Annotated[Path | None, typer.Option(help="Artifact folder of the target.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="The target: a built folder (embedded), a safetensors folder or hub id (vllm), a trace (trace)."
+        ),
+    ] = None,
     tls: Annotated[Path | None, typer.Option(help="Folder with key.pem, cert.pem and ca.pem.")] = None,
-    engine: Annotated[str | None, typer.Option(help="What runs the target: embedded.")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="What runs the target: embedded, vllm, or trace (only replays one). [embedded]")
+    ] = None,
+    tenants: Annotated[Path | None, typer.Option(help="TOML file of tenants and limits. [every tenant]")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on; 0.0.0.0 for all. [127.0.0.1]")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one. [7443]")] = None,
     threads: Annotated[int | None, typer.Option(help="Threads for the arithmetic. [the cores]")] = None,
@@ -65,8 +76,24 @@ def serve(
     run_ahead: Annotated[
         int | None, typer.Option(help="Tokens the cloud may decode ahead of a device; 0 is off. [64]")
     ] = None,
-    kv_tokens: Annotated[int | None, typer.Option(help="Tokens in the KV cache, all sessions. [16384]")] = None,
+    kv_tokens: Annotated[
+        int | None, typer.Option(help="Tokens in the KV cache, all sessions. [16384; with vllm on a GPU what it holds]")
+    ] = None,
+    context: Annotated[int | None, typer.Option(help="Tokens of prompt and answer. [the model's]")] = None,
+    step_tokens: Annotated[
+        int | None, typer.Option(help="Drafts and decoded tokens in one step. [measured at the start]")
+    ] = None,
+    verify_ms: Annotated[
+        str | None, typer.Option(help="Step time of the trace engine: base or base+per_token@knee. [30]")
+    ] = None,
     grace_seconds: Annotated[float | None, typer.Option(help="Time for live sessions at shutdown. [10]")] = None,
+    resume_seconds: Annotated[
+        float | None, typer.Option(help="How long a session waits for a device that went away. [60]")
+    ] = None,
+    idle_seconds: Annotated[float | None, typer.Option(help="How long a device may send nothing. [600]")] = None,
+    session_seconds: Annotated[float | None, typer.Option(help="How long a session may live. [3600]")] = None,
+    metrics_port: Annotated[int | None, typer.Option(help="Port for Prometheus and probes. [none]")] = None,
+    otlp_endpoint: Annotated[str | None, typer.Option(help="OpenTelemetry collector for traces. [none]")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error. [info]")] = None,
     check: Annotated[bool, typer.Option("--check", help="Check settings, certificates and model, then exit.")] = False,
     exit_with_stdin: Annotated[
@@ -78,28 +105,17 @@ def serve(
     Once it serves, one JSON line on standard output tells the port. Logs go to standard error, as JSON lines, and hold
     no content.
 
-    Example: `edgedraft-verifier serve --model ./target --tls ./certs/server --port 7443`
+    For example `edgedraft-verifier serve --model ./target --tls ./certs/server --port 7443`
+
+    or `edgedraft-verifier serve --engine vllm --model ./target-hf --tls ./certs/server --tenants tenants.toml`
     """
-    flags = {
-        "model": model,
-        "tls": tls,
-        "engine": engine,
-        "host": host,
-        "port": port,
-        "threads": threads,
-        "max_sessions": max_sessions,
-        "window": window,
-        "max_block": max_block,
-        "run_ahead": run_ahead,
-        "kv_tokens": kv_tokens,
-        "grace_seconds": grace_seconds,
-        "log_level": log_level,
-    }
+    names = {field.name for field in fields(ServerConfig)}
+    flags = {name: value for name, value in context_.params.items() if name in names}
     settings = ServerConfig.load(config, flags)
     logs.configure(settings.log_level)
     if check:
         _check(settings)
-        typer.echo(json.dumps({"event": "checked", "model": Manifest.load(settings.model).model}))
+        typer.echo(json.dumps({"event": "checked", "model": settings.model}))
         return
     asyncio.run(_serve(settings, exit_with_stdin))
 
@@ -133,22 +149,16 @@ def main() -> None:
         sys.exit(130)
 
 
-def _engine(settings: ServerConfig) -> Engine:
-    return EmbeddedEngine(
-        settings.model,
-        threads=settings.threads,
-        max_sessions=settings.max_sessions,
-        kv_tokens=settings.kv_tokens,
-        max_block=settings.max_block,
-    )
-
-
 def _check(settings: ServerConfig) -> None:
     from edgedraft_cloud.server import load_credentials
 
     load_credentials(settings.tls)
-    Manifest.load(settings.model).verify(settings.model)
-    _engine(settings)
+    _tenants(settings)
+    check_model(settings)
+
+
+def _tenants(settings: ServerConfig) -> Tenants:
+    return Tenants.anyone() if settings.tenants is None else Tenants.load(settings.tenants)
 
 
 async def _serve(settings: ServerConfig, exit_with_stdin: bool) -> None:
@@ -158,22 +168,42 @@ async def _serve(settings: ServerConfig, exit_with_stdin: bool) -> None:
     stop = asyncio.Event()
     if exit_with_stdin:
         _watch_stdin(stop)
-    engine = _engine(settings)
-    logger.info("loading", extra={"model": engine.info.model, "engine": engine.info.engine})
-    orchestrator = Orchestrator(engine, window=settings.window, run_ahead=settings.run_ahead)
-    server = await start_server(orchestrator, settings.tls, settings.host, settings.port)
-    # Not before: until here there is nothing to leave in good order, and the signals' own effect is the quickest.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, _stop_or_quit, stop)
-    logger.info("serving", extra={"host": settings.host, "port": server.port})
-    sys.stdout.write(json.dumps({"event": "ready", "port": server.port}) + "\n")
-    sys.stdout.flush()
-    died = await _first(stop.wait(), server.engine_died()) == 1
-    logger.info("stopping", extra={"sessions": orchestrator.live_sessions, "grace_seconds": settings.grace_seconds})
-    await server.stop(0 if died else settings.grace_seconds)
-    logger.info("stopped")
-    if died:
-        raise VerifierUnavailable("the engine died; its log line says where")
+    engine = make_engine(settings)
+    metrics = Metrics()
+    tracer = Tracer.off() if settings.otlp_endpoint is None else Tracer.to(settings.otlp_endpoint)
+    orchestrator = Orchestrator(
+        engine,
+        tenants=_tenants(settings),
+        metrics=metrics,
+        tracer=tracer,
+        window=settings.window,
+        run_ahead=settings.run_ahead,
+        step_tokens=settings.step_tokens,
+        resume_seconds=settings.resume_seconds,
+        idle_seconds=settings.idle_seconds,
+        session_seconds=settings.session_seconds,
+    )
+    with contextlib.ExitStack() as stack:
+        stack.callback(tracer.close)
+        facts: dict[str, object] = {"event": "ready"}
+        if settings.metrics_port is not None:
+            listening = metrics.serve(settings.host, settings.metrics_port, asyncio.get_running_loop())
+            stack.callback(listening.close)
+            facts["metrics_port"] = listening.port
+        logger.info("loading", extra={"model": engine.info.model, "engine": engine.info.engine})
+        server = await start_server(orchestrator, settings.tls, settings.host, settings.port)
+        # Not before: until here there is nothing to leave in good order, and the signals' own effect is the quickest.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, _stop_or_quit, stop)
+        logger.info("serving", extra={"host": settings.host, "port": server.port, "room": orchestrator.room})
+        sys.stdout.write(json.dumps({**facts, "port": server.port}) + "\n")
+        sys.stdout.flush()
+        lost = await _first(stop.wait(), server.engine_given_up()) == 1
+        logger.info("stopping", extra={"sessions": orchestrator.live_sessions, "grace_seconds": settings.grace_seconds})
+        await server.stop(0 if lost else settings.grace_seconds)
+        logger.info("stopped")
+    if lost:
+        raise VerifierUnavailable("the engine died and could not be started again; its log lines say where")
 
 
 async def _first(*waits: Coroutine[Any, Any, object]) -> int:

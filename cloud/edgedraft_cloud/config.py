@@ -31,7 +31,7 @@ _SECONDS: Final = {
     "session_seconds": (1.0, 7 * 86_400.0),
 }
 """Settings that are times, in seconds, with the least and the most."""
-_OPTIONAL: Final = ("threads", "context", "step_tokens", "metrics_port")
+_OPTIONAL: Final = ("threads", "kv_tokens", "context", "step_tokens", "metrics_port")
 """Settings that may be left out, for the verifier to choose or to do without."""
 
 
@@ -52,7 +52,7 @@ class ServerConfig:
         window: Unverified tokens that a session may have in flight.
         max_block: Draft tokens in one frame.
         run_ahead: Tokens that the cloud may settle by itself beyond what a device has acknowledged; 0 is off.
-        kv_tokens: Tokens that the KV cache holds, all sessions together; `vllm` takes what memory it is given.
+        kv_tokens: Tokens that the KV cache holds, all sessions together; None takes 16,384, and on a GPU what it holds.
         context: Most tokens of prompt and answer; None takes the model's.
         step_tokens: Draft and decoded tokens that one step takes; None measures where a step gets slower.
         verify_ms: Only for `trace`: time of a step in milliseconds, as `base` or `base+per_token@knee`.
@@ -79,7 +79,7 @@ class ServerConfig:
     window: int = 32
     max_block: int = 16
     run_ahead: int = 64
-    kv_tokens: int = 16_384
+    kv_tokens: int | None = None
     context: int | None = None
     step_tokens: int | None = None
     verify_ms: str = "30"

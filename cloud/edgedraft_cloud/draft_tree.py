@@ -108,6 +108,10 @@ class DraftTree:
         else:
             self._roots = {}
 
+    def drop_pending(self) -> None:
+        """Forget all drafts; a device that begins anew sends them again, in a new epoch."""
+        self._begin(self.epoch)
+
     def chain(self, limit: int) -> list[Node]:
         """The line to verify next: from the settled tokens down the first child each time, up to `limit` nodes."""
         line: list[Node] = []

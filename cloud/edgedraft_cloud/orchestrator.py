@@ -1,107 +1,50 @@
-"""Shares one engine among all sessions: takes their works to the engine, and the outcomes back to them."""
+"""Shares one engine among the sessions of all tenants: takes their works to it step by step, and the outcomes back.
+
+What goes into a step is the planner's to say, what a session may do is its own; here is what ties them to time, to the
+engine and to streams that come and go.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-import secrets
 import time
-from collections.abc import AsyncGenerator, Collection
+from collections import deque
+from collections.abc import AsyncGenerator, Collection, Iterable
+from functools import partial
 from typing import Final
 
-from edgedraft.errors import EdgedraftError, InvalidInput, Overloaded, VerifierUnavailable
-from edgedraft.wire import FrameLimits, check_open
+from edgedraft.errors import InvalidInput, ModelError, Overloaded, Unauthenticated, VerifierError, VerifierUnavailable
 from edgedraft.wire import verify_pb2 as pb
-from edgedraft_cloud.engines.base import Engine, Outcome, Sampling, SessionId
-from edgedraft_cloud.session import Session, SessionLimits, State, merge_verdicts
+from edgedraft_cloud.admission import check_request, new_session, sampling_of
+from edgedraft_cloud.engines.base import Engine, Outcome, SessionId, Step
+from edgedraft_cloud.live import LiveSession, SessionHandle
+from edgedraft_cloud.metrics import Metrics
+from edgedraft_cloud.planner import Part, Planner
+from edgedraft_cloud.session import State
+from edgedraft_cloud.step_times import StepTimes, measure, most_rows
+from edgedraft_cloud.tenants import Tenant, Tenants
+from edgedraft_cloud.tracing import Tracer
 
 logger = logging.getLogger(__name__)
 
 RETRY_AFTER: Final = 2.0
 """Seconds after which a refused device should try again."""
-DRAINED_RETRY_MS: Final = 1000
+RESTART_AFTER: Final = 5.0
+"""The same where the engine is being started again."""
+GATHER_SECONDS: Final = 0.001
+"""How long an idle engine waits for more drafts once the first have come: frames of one moment go in one step."""
+TIDY_SECONDS: Final = 1.0
+MOST_RESTARTS: Final = 3
+RESTART_WINDOW: Final = 600.0
+"""An engine that dies more often than that within this time is given up."""
 
-
-class SessionHandle:
-    """One live session, as the server's stream sees it.
-
-    Made by `Orchestrator.open`. Frames go in by `receive` and come out of `frames`; `close` must be called at the end.
-    """
-
-    def __init__(self, orchestrator: Orchestrator, session: Session) -> None:
-        self._orchestrator = orchestrator
-        self.session = session
-        self._verdict: pb.Verdict | None = None
-        self._going_away = False
-        self._error: Exception | None = None
-        self._changed = asyncio.Event()
-
-    def receive(self, frame: pb.ClientFrame) -> None:
-        """Take a frame of the device.
-
-        Raises:
-            InvalidInput: It breaks the protocol; end the stream.
-        """
-        self.session.receive(frame, time.monotonic())
-        self._orchestrator.wake(self)
-        self._changed.set()
-
-    async def frames(self) -> AsyncGenerator[pb.ServerFrame, None]:
-        """What to send to the device, `Opened` first, `Finished` or `GoAway` last.
-
-        Verdicts that a slow reader has not taken yet are merged into one, so nothing piles up.
-
-        Raises:
-            VerifierUnavailable: The engine died.
-            Overloaded: The engine had no room to go on.
-        """
-        limits = self.session.limits
-        yield pb.ServerFrame(opened=pb.Opened(window=limits.window, max_block=limits.frames.max_block))
-        while True:
-            self._changed.clear()
-            if self._verdict is not None:
-                verdict, self._verdict = self._verdict, None
-                yield pb.ServerFrame(verdict=verdict)
-                continue
-            if self._error is not None:
-                raise self._error
-            if self.session.state is State.FINISHED:
-                finished = pb.Finished(reason=self.session.finish_reason, usage=self.session.usage)
-                yield pb.ServerFrame(finished=finished)
-                return
-            if self._going_away:
-                yield pb.ServerFrame(go_away=pb.GoAway(retry_after_ms=DRAINED_RETRY_MS))
-                return
-            await self._changed.wait()
-
-    def close(self) -> None:
-        """Forget the session; may be called again."""
-        self._orchestrator.release(self)
-
-    # ------------------------------------------------------------ for the orchestrator
-
-    def apply(self, outcome: Outcome) -> None:
-        """Take the outcome of the work under way."""
-        if outcome.error is not None:
-            self.fail(outcome.error)
-            return
-        if self.session.state is State.FINISHED:
-            return
-        verdict = self.session.apply(outcome, time.monotonic())
-        self._verdict = verdict if self._verdict is None else merge_verdicts(self._verdict, verdict)
-        self._changed.set()
-
-    def fail(self, error: Exception) -> None:
-        """End the session with an error, after what it has settled; the first error counts."""
-        if self._error is None:
-            self._error = error
-        self._changed.set()
-
-    def go_away(self) -> None:
-        """Ask the device to come back later."""
-        self._going_away = True
-        self._changed.set()
+_REASONS: Final = {
+    pb.Finished.REASON_STOP: "stop",
+    pb.Finished.REASON_LENGTH: "length",
+    pb.Finished.REASON_CLOSED: "closed",
+}
 
 
 class Orchestrator:
@@ -109,8 +52,15 @@ class Orchestrator:
 
     Args:
         engine: Runs the target.
-        window: Unverified tokens that a session may have in flight.
+        tenants: Who is served.
+        metrics: Counts what happens.
+        tracer: Where spans go.
+        window: Unverified tokens that a session may have in flight at most.
         run_ahead: Tokens that the cloud may settle beyond what the device has acknowledged; 0 is off.
+        step_tokens: Rows that a step has at most; None: what the engine says, or else what is measured at the start.
+        resume_seconds: How long a session waits for a device that went away.
+        idle_seconds: How long a session may go without a frame of its device.
+        session_seconds: How long a session may live.
         modes: Privacy modes that are served.
     """
 
@@ -118,26 +68,49 @@ class Orchestrator:
         self,
         engine: Engine,
         *,
+        tenants: Tenants | None = None,
+        metrics: Metrics | None = None,
+        tracer: Tracer | None = None,
         window: int = 32,
         run_ahead: int = 64,
+        step_tokens: int | None = None,
+        resume_seconds: float = 60.0,
+        idle_seconds: float = 600.0,
+        session_seconds: float = 3600.0,
         modes: Collection[pb.Mode] = (pb.MODE_OPEN,),
     ) -> None:
         if window < 1:
             raise InvalidInput("window", f"is {window}", "grant at least 1 token")
         if run_ahead < 0:
             raise InvalidInput("run_ahead", f"is {run_ahead}", "use 0 (off) or more")
+        info = engine.info
         self._engine = engine
+        self._tenants = Tenants.anyone() if tenants is None else tenants
+        self._metrics = Metrics() if metrics is None else metrics
+        self._tracer = Tracer.off() if tracer is None else tracer
         self._window = window
         self._run_ahead = run_ahead
+        self._resume_seconds = resume_seconds
+        self._idle_seconds = idle_seconds
+        self._session_seconds = session_seconds
         self._modes = tuple(modes)
-        self._handles: dict[SessionId, SessionHandle] = {}
-        self._ready: dict[SessionId, SessionHandle] = {}
-        self._flushing = False
+        room = info.room if step_tokens is None else step_tokens
+        self._measured = room is None
+        self._times = StepTimes(most_rows(info), room)
+        self._planner = Planner(self._times, window)
+        self._live: dict[SessionId, LiveSession] = {}
+        self._by_token: dict[bytes, LiveSession] = {}
+        self._parts: dict[SessionId, Part] = {}
+        self._batch = 0
+        self._under_way = False
+        self._flush_at: asyncio.TimerHandle | None = None
         self._draining = False
+        self._ready = False
+        self._changed = asyncio.Event()
         self._empty = asyncio.Event()
-        self._engine_error: VerifierUnavailable | None = None
-        self._died = asyncio.Event()
-        self._outcomes: asyncio.Task[None] | None = None
+        self._fatal: VerifierUnavailable | None = None
+        self._deaths: deque[float] = deque(maxlen=MOST_RESTARTS + 1)
+        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def engine(self) -> Engine:
@@ -146,17 +119,25 @@ class Orchestrator:
 
     @property
     def live_sessions(self) -> int:
-        """Sessions that are open."""
-        return len(self._handles)
+        """Sessions whose device is there."""
+        return sum(live.handle is not None for live in self._live.values())
+
+    @property
+    def room(self) -> int:
+        """Rows that the next step has at most."""
+        return self._times.room
 
     async def start(self) -> None:
-        """Start the engine.
+        """Start the engine and measure its steps.
 
         Raises:
             ModelError: The target cannot be loaded.
         """
-        await self._engine.start()
-        self._outcomes = asyncio.create_task(self._take_outcomes(), name="edgedraft-outcomes")
+        await self._start_engine()
+        self._tasks = [
+            asyncio.create_task(self._run(), name="edgedraft-steps"),
+            asyncio.create_task(self._tidy(), name="edgedraft-tidy"),
+        ]
 
     def describe(self) -> pb.DescribeResponse:
         """What is served; protocol and version are the server's to fill in."""
@@ -173,8 +154,10 @@ class Orchestrator:
         )
         return pb.DescribeResponse(engine=info.engine, models=[model])
 
+    # ------------------------------------------------------------ sessions come and go
+
     async def open(self, message: pb.Open, tenant: str, device: str) -> SessionHandle:
-        """Take in a session.
+        """Take in a session, or one whose device comes back.
 
         Args:
             message: The device's `Open`.
@@ -183,78 +166,156 @@ class Orchestrator:
 
         Raises:
             InvalidInput: The message is wrong.
+            Unauthenticated: This tenant is not served.
             Overloaded: There is no room; nothing was changed.
             VerifierUnavailable: The verifier is loading or shutting down, or its engine died.
         """
-        if self._engine_error is not None:
-            raise self._engine_error
-        if self._outcomes is None:
-            raise VerifierUnavailable("the verifier is still loading its model; try again in a moment")
-        if self._draining:
-            raise VerifierUnavailable("the verifier is shutting down; try again in a moment")
-        info = self._engine.info
-        limits = FrameLimits(info.vocab_size, info.context_length, info.max_block)
-        check_open(message, limits, info.tokenizer_fingerprint)
-        self._check_served(message)
-        if len(self._handles) >= info.max_sessions:
-            raise Overloaded(f"all {info.max_sessions} sessions are taken", RETRY_AFTER)
-        stops = set(message.limits.stop_token_ids)
-        if not message.limits.ignore_eos:
-            stops.update(info.eos_token_ids)
-        session = Session(
-            id=secrets.token_hex(8),
-            limits=SessionLimits(
-                frames=limits,
-                max_tokens=message.limits.max_tokens,
-                context_room=info.context_length - len(message.prompt),
-                stop_tokens=frozenset(stops),
-                window=self._window,
-                run_ahead=self._run_ahead,
-            ),
-            prompt_tokens=len(message.prompt),
+        known = self._admit(tenant)
+        check_request(message, self._engine.info, self._modes)
+        kept = self._by_token.get(message.resume_token) if message.resume_token else None
+        if kept is not None:
+            return await self._reattach(kept, message, tenant, device)
+        self._check_room(known)
+        session = new_session(message, self._engine.info, window=self._window, run_ahead=self._run_ahead)
+        live = LiveSession(
+            session,
+            known,
+            device,
+            sampling_of(message.sampling),
+            background=message.service_class == pb.SERVICE_CLASS_BACKGROUND,
+            trace=self._tracer.session(session.id, tenant, device),
         )
+        self._live[session.id] = live
         try:
-            await self._engine.open(session.id, message.prompt, _sampling(message.sampling))
-        except asyncio.CancelledError:
-            # The device left meanwhile, and the engine may have taken the session already.
-            self._engine.release(session.id)
+            await self._enter_engine(live)
+        except BaseException:
+            self._forget(live, "refused")
             raise
-        handle = SessionHandle(self, session)
-        self._handles[session.id] = handle
+        self._planner.meter(known, len(message.prompt), time.monotonic())
+        self._metrics.opened(tenant, len(message.prompt))
         logger.info(
             "session opened",
             extra={"session": session.id, "tenant": tenant, "device": device, "prompt_tokens": len(message.prompt)},
         )
-        self.wake(handle)
+        return self._attach(live, len(message.resume_tokens))
+
+    def _admit(self, name: str) -> Tenant:
+        tenant = self._tenants.get(name)
+        if tenant is None:
+            self._metrics.refused(name, "unknown_tenant")
+            raise Unauthenticated(f"tenant {name!r} is not served here; ask the operator to add it")
+        if self._fatal is not None:
+            raise self._fatal
+        if self._draining:
+            self._metrics.refused(name, "draining")
+            raise VerifierUnavailable("the verifier is shutting down; try again in a moment", RETRY_AFTER)
+        if not self._ready:
+            self._metrics.refused(name, "engine")
+            raise VerifierUnavailable("the verifier is loading its model; try again in a moment", RESTART_AFTER)
+        return tenant
+
+    def _check_room(self, tenant: Tenant) -> None:
+        """Refuse what there is no room for; sessions whose device is away give way."""
+        most = self._engine.info.max_sessions
+        if len(self._live) >= most and not self._drop_one(self._live.values()):
+            self._metrics.refused(tenant.name, "sessions")
+            raise Overloaded(f"all {most} sessions are taken", RETRY_AFTER)
+        own = [live for live in self._live.values() if live.tenant.name == tenant.name]
+        if len(own) >= tenant.max_sessions and not self._drop_one(own):
+            self._metrics.refused(tenant.name, "tenant_sessions")
+            raise Overloaded(f"all {tenant.max_sessions} sessions of this tenant are taken", RETRY_AFTER)
+        wait = self._planner.over_rate(tenant, time.monotonic())
+        if wait > 0:
+            self._metrics.refused(tenant.name, "tenant_tokens")
+            raise Overloaded(f"this tenant has used its {tenant.tokens_per_minute} tokens a minute", wait)
+
+    def _drop_one(self, among: Iterable[LiveSession]) -> bool:
+        """Forget the session whose device is away longest; whether there was one."""
+        away = [live for live in among if live.handle is None and live.detached_at]
+        if away:
+            self._forget(min(away, key=lambda live: live.detached_at), "expired")
+        return bool(away)
+
+    async def _reattach(self, live: LiveSession, message: pb.Open, tenant: str, device: str) -> SessionHandle:
+        session = live.session
+        if (live.tenant.name, live.device) != (tenant, device):
+            raise InvalidInput("open.resume_token", "is of another device", "open a new session")
+        if tuple(message.prompt) != session.prompt:
+            raise InvalidInput("open.prompt", "is not that of the session to resume", "send the same Open again")
+        session.resume(message.resume_tokens)
+        if not live.in_engine:
+            live.detached_at = 0.0  # it is not away any more, only not attached yet
+            try:
+                await self._enter_engine(live)
+            except BaseException:
+                live.detached_at = time.monotonic()
+                raise
+        self._metrics.resumed(tenant)
+        logger.info("session resumed", extra={"session": session.id, "tenant": tenant, "device": device})
+        return self._attach(live, len(message.resume_tokens))
+
+    async def _enter_engine(self, live: LiveSession) -> None:
+        session = live.session
+        if session.state is State.FINISHED:
+            return
+        live.in_engine = True
+        try:
+            await self._engine.open(session.id, session.text, live.sampling, live.tenant.name)
+        except BaseException:
+            # The device may have left meanwhile, and the engine may have taken the session already.
+            self._leave_engine(live)
+            raise
+        if not live.in_engine:
+            raise VerifierUnavailable("the verifier's engine died; try again in a moment", RESTART_AFTER)
+
+    def _leave_engine(self, live: LiveSession) -> None:
+        if live.in_engine:
+            live.in_engine = False
+            self._engine.release(live.session.id)
+        self._planner.leave(live.session.id)
+        self._parts.pop(live.session.id, None)
+
+    def _attach(self, live: LiveSession, held: int) -> SessionHandle:
+        if live.handle is not None:
+            live.handle.fail(VerifierUnavailable("the device has opened another stream for this session"))
+        self._planner.join(live.session, live.tenant, background=live.background)
+        handle = SessionHandle(live, held, self._planner.window, changed=self._update, closed=self._detach)
+        self._by_token.pop(live.resume_token, None)
+        live.attach(handle)
+        self._by_token[live.resume_token] = live
+        self._update(live)
         return handle
 
-    def wake(self, handle: SessionHandle) -> None:
-        """Something changed for a session: if it has a work now, hand it over with all others of this moment."""
-        session = handle.session
-        if session.state is State.FINISHED:
-            # A reader that takes its time must not hold the engine's memory.
-            self._engine.release(session.id)
-        if session.state is not State.PARKED or session.id not in self._handles:
+    def _detach(self, handle: SessionHandle, over: bool) -> None:
+        """A stream has ended; unless its session is over, it waits for its device to come back."""
+        live = handle.live
+        if live.handle is not handle:
             return
-        self._ready[session.id] = handle
-        if not self._flushing:
-            self._flushing = True
-            asyncio.get_running_loop().call_soon(self._flush)
-
-    def release(self, handle: SessionHandle) -> None:
-        """Forget a session."""
-        session = handle.session
-        if self._handles.pop(session.id, None) is None:
-            return
-        if not self._handles:
+        live.handle = None
+        live.detached_at = time.monotonic()
+        if over or not self._resume_seconds:
+            self._forget(live, _REASONS.get(live.session.finish_reason, "failed"))
+        else:
+            self._planner.pause(live.session.id)
+        if not self.live_sessions:
             self._empty.set()
-        self._ready.pop(session.id, None)
-        self._engine.release(session.id)
+
+    def _forget(self, live: LiveSession, reason: str) -> None:
+        session = live.session
+        if self._live.pop(session.id, None) is None:
+            return
+        self._by_token.pop(live.resume_token, None)
+        self._leave_engine(live)
+        live.trace.end(reason)
+        if reason == "refused":
+            return
+        self._metrics.closed(live.tenant.name, reason)
         usage = session.usage
         logger.info(
             "session closed",
             extra={
                 "session": session.id,
+                "reason": reason,
                 "settled": usage.settled_tokens,
                 "drafted": usage.drafted_tokens,
                 "accepted": usage.accepted_tokens,
@@ -262,93 +323,220 @@ class Orchestrator:
             },
         )
 
-    async def engine_died(self) -> None:
-        """Wait until the engine has died."""
-        await self._died.wait()
+    def _update(self, live: LiveSession) -> None:
+        """Something changed for a session: let it wait for a step if it has something to do."""
+        if live.session.state is State.FINISHED:
+            # A reader that takes its time must not hold the engine's memory.
+            self._leave_engine(live)
+        elif live.handle is not None and live.in_engine:
+            self._planner.update(live.session.id)
+            self._flush_soon(GATHER_SECONDS)
+
+    # ------------------------------------------------------------ steps
+
+    def _flush_soon(self, seconds: float) -> None:
+        if self._under_way or not self._ready:
+            return
+        loop = asyncio.get_running_loop()
+        if self._flush_at is not None:
+            if self._flush_at.when() <= loop.time() + seconds:
+                return
+            self._flush_at.cancel()
+        self._flush_at = loop.call_later(seconds, self._flush)
+
+    def _flush(self) -> None:
+        """Hand over the next step, if none is under way and there is something to do."""
+        if self._flush_at is not None:
+            self._flush_at.cancel()
+            self._flush_at = None
+        if self._under_way or not self._ready:
+            return
+        now = time.monotonic()
+        parts = self._planner.plan(now)
+        if parts:
+            self._parts.update((part.work.session, part) for part in parts)
+            self._batch = self._engine.submit([part.work for part in parts])
+            self._under_way = True
+        elif (wait := self._planner.next_refill(now)) is not None:
+            self._flush_soon(wait)
+
+    async def _run(self) -> None:
+        """Take steps until the engine is given up or this is cancelled."""
+        while self._fatal is None:
+            try:
+                while True:
+                    self._take(await self._engine.step())
+            except VerifierUnavailable as error:
+                self._lose_engine(error)
+            except Exception as error:  # noqa: BLE001  a fault of ours; nobody may wait for steps that nobody takes
+                death = VerifierUnavailable("the verifier failed; try again in a moment", RESTART_AFTER)
+                death.__cause__ = error
+                self._lose_engine(death)
+            await self._restart_engine()
+
+    def _take(self, step: Step) -> None:
+        now = time.monotonic()
+        done = []
+        for outcome in step.outcomes:
+            live = self._live.get(outcome.session)
+            if live is not None and live.in_engine:
+                done.append((live, outcome, self._apply(live, outcome, step, now)))
+        if not self._under_way or step.batch >= self._batch:
+            self._under_way = False
+            # At once, so that the engine does not wait for what follows.
+            self._flush()
+        if step.tokens and not step.prompt_tokens:
+            self._times.observe(step.tokens, step.seconds)
+        drafting = sum(outcome.judged > 0 for outcome in step.outcomes)
+        self._metrics.step(step, drafting=drafting, decoding=len(step.outcomes) - drafting)
+        for live, outcome, waited in done:
+            for record in (partial(self._metrics.verdict, live.tenant.name), live.trace.step):
+                record(
+                    queue_seconds=waited,
+                    verify_seconds=step.seconds,
+                    judged=outcome.judged,
+                    accepted=outcome.accepted,
+                    settled=len(outcome.tokens),
+                )
+
+    def _apply(self, live: LiveSession, outcome: Outcome, step: Step, now: float) -> float:
+        """Let a session take its outcome; how long its drafts had waited for the step."""
+        session = live.session
+        part = self._parts.pop(session.id, None)
+        waited = part.waited if part is not None else 0.0
+        if outcome.error is not None:
+            self._leave_engine(live)
+            session.lose_work()
+            if live.handle is not None:
+                live.handle.fail(outcome.error)
+            return waited
+        if session.state is State.FINISHED:
+            return waited
+        verdict = session.apply(outcome, now=now, queue_seconds=waited, verify_seconds=step.seconds)
+        self._planner.settle(session.id, len(outcome.tokens), now)
+        if live.handle is not None:
+            verdict.window = self._planner.window
+            live.handle.tell(verdict)
+        self._update(live)
+        return waited
+
+    # ------------------------------------------------------------ the engine's life
+
+    async def _start_engine(self) -> None:
+        await self._engine.start()
+        self._batch = 0
+        if self._measured:
+            await measure(self._engine, self._times)
+            logger.info("step times measured", extra={"room": self._times.room})
+        self._under_way = False
+        self._set_ready(True)
+
+    def _lose_engine(self, error: VerifierUnavailable) -> None:
+        logger.error("engine died", exc_info=error.__cause__ or error)
+        self._set_ready(False)
+        self._parts.clear()
+        for live in list(self._live.values()):
+            live.in_engine = False
+            live.session.lose_work()
+            self._planner.leave(live.session.id)
+            if live.handle is not None and live.session.state is not State.FINISHED:
+                live.handle.go_away(RESTART_AFTER)
+                live.handle.fail(error)
+
+    async def _restart_engine(self) -> None:
+        now = time.monotonic()
+        self._deaths.append(now)
+        if len(self._deaths) > MOST_RESTARTS and now - self._deaths[0] < RESTART_WINDOW:
+            self._give_up(VerifierUnavailable("the engine died again and again; its log says why"))
+            return
+        try:
+            await self._engine.close()
+            await self._start_engine()
+        except (VerifierError, ModelError) as error:
+            death = VerifierUnavailable("the engine could not be started again; its log says why")
+            death.__cause__ = error
+            self._give_up(death)
+            return
+        self._metrics.engine_restarted()
+        logger.info("engine restarted")
+
+    def _give_up(self, error: VerifierUnavailable) -> None:
+        logger.error("engine given up", exc_info=error.__cause__ or error)
+        self._fatal = error
+        self._changed.set()
+
+    def _set_ready(self, ready: bool) -> None:
+        self._ready = ready
+        self._metrics.ready(ready)
+        self._changed.set()
+
+    async def readiness(self) -> AsyncGenerator[bool, None]:
+        """Whether sessions are taken in, now and at each change; it ends when the engine is given up."""
+        last: bool | None = None
+        while self._fatal is None:
+            self._changed.clear()
+            if self._ready is not last:
+                last = self._ready
+                yield last
+                continue
+            await self._changed.wait()
+
+    # ------------------------------------------------------------ time and the end
+
+    async def _tidy(self) -> None:
+        """End what has had its time, once a second."""
+        while True:
+            await asyncio.sleep(TIDY_SECONDS)
+            self.tidy(time.monotonic())
+
+    def tidy(self, now: float) -> None:
+        """End sessions that are silent, too old, or whose device did not come back.
+
+        Args:
+            now: The time, on the monotonic clock.
+        """
+        counts = {"working": 0, "parked": 0, "detached": 0}
+        for live in list(self._live.values()):
+            if live.handle is None:
+                if live.detached_at and now - live.detached_at > self._resume_seconds:
+                    self._forget(live, "expired")
+                    continue
+                counts["detached"] += 1
+            elif now - live.heard_at > self._idle_seconds:
+                live.handle.end(f"has sent nothing for {self._idle_seconds:g} s, the limit here")
+            elif now - live.opened_at > self._session_seconds:
+                live.handle.end(f"has lived for {self._session_seconds:g} s, the limit here")
+            else:
+                counts["working" if live.session.state is State.WORKING else "parked"] += 1
+        self._metrics.sessions(**counts)
 
     async def idle(self) -> None:
-        """Wait until no session is open."""
-        while self._handles:
+        """Wait until no device is connected."""
+        while self.live_sessions:
             self._empty.clear()
             await self._empty.wait()
 
     async def drain(self, grace: float) -> None:
-        """Take no new sessions, let live ones finish for up to `grace` seconds, then send the others away."""
+        """Take no new sessions, let live ones finish for up to `grace` seconds, then ask the others to go elsewhere."""
         self._draining = True
         with contextlib.suppress(TimeoutError):  # they had their time
             async with asyncio.timeout(grace):
                 await self.idle()
-        for handle in self._handles.values():
-            handle.go_away()
+        for live in self._live.values():
+            if live.handle is not None:
+                live.handle.go_away(RETRY_AFTER)
 
     async def close(self) -> None:
         """Stop the engine; sessions that are still live fail."""
         self._draining = True
-        if self._outcomes is not None:
-            self._outcomes.cancel()
-            await asyncio.wait([self._outcomes])
-        self._fail_all(VerifierUnavailable("the verifier was shut down"))
+        self._ready = False
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        error = VerifierUnavailable("the verifier was shut down", RETRY_AFTER)
+        for live in list(self._live.values()):
+            if live.handle is not None:
+                live.handle.fail(error)
+            self._forget(live, "drained")
         await self._engine.close()
-
-    # ------------------------------------------------------------ inside
-
-    def _check_served(self, message: pb.Open) -> None:
-        if message.model and message.model != self._engine.info.model:
-            raise InvalidInput(
-                "open.model", f"is {message.model!r}, this verifier serves {self._engine.info.model!r}", "ask for that"
-            )
-        if message.mode not in self._modes:
-            served = ", ".join(pb.Mode.Name(mode) for mode in self._modes)
-            raise InvalidInput(
-                "open.mode", f"is {pb.Mode.Name(message.mode)}, this verifier serves {served}", "use one of these"
-            )
-        if message.resume_token:
-            raise InvalidInput("open.resume_token", "is set, this verifier keeps no sessions", "open a new session")
-
-    def _flush(self) -> None:
-        """Hand over the works of all sessions that may have one, first come, first served."""
-        self._flushing = False
-        works = []
-        for handle in self._ready.values():
-            work = handle.session.next_work()
-            if work is not None:
-                works.append(work)
-        self._ready.clear()
-        if works:
-            self._engine.submit(works)
-
-    async def _take_outcomes(self) -> None:
-        try:
-            while True:
-                for outcome in await self._engine.outcomes():
-                    handle = self._handles.get(outcome.session)
-                    if handle is not None:
-                        handle.apply(outcome)
-                        self.wake(handle)
-                # At once, so that all sessions of this step can be in the next.
-                self._flush()
-        except VerifierUnavailable as error:
-            self._die(error)
-        except Exception as error:  # noqa: BLE001  a fault of ours; nobody may wait for outcomes that nobody takes
-            death = VerifierUnavailable("the verifier failed; try again in a moment")
-            death.__cause__ = error
-            self._die(death)
-
-    def _die(self, error: VerifierUnavailable) -> None:
-        logger.error("engine died", exc_info=error.__cause__ or error)
-        self._engine_error = error
-        self._died.set()
-        self._fail_all(error)
-
-    def _fail_all(self, error: EdgedraftError) -> None:
-        for handle in self._handles.values():
-            handle.fail(error)
-
-
-def _sampling(message: pb.Sampling) -> Sampling:
-    return Sampling(
-        temperature=message.temperature,
-        top_p=message.top_p or 1.0,
-        top_k=message.top_k,
-        seed=message.seed if message.HasField("seed") else None,
-    )

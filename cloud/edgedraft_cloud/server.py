@@ -6,6 +6,7 @@ import asyncio
 import logging
 import secrets
 import ssl
+import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -18,28 +19,34 @@ import grpc
 import grpc.aio
 from cryptography import x509
 from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health
 
-from edgedraft.errors import IdentityError, InvalidInput, Overloaded, VerifierUnavailable
+from edgedraft.errors import IdentityError, InvalidInput, Overloaded, Unauthenticated, VerifierUnavailable
 from edgedraft.wire import (
     DEVICE_URI,
     MAX_FRAME_BYTES,
     PROTOCOL_VERSION,
-    RETRY_AFTER_KEY,
     SERVICE_NAME,
     decode_client_frame,
 )
 from edgedraft.wire import verify_pb2 as pb
-from edgedraft_cloud.orchestrator import Orchestrator, SessionHandle
+from edgedraft_cloud.live import SessionHandle
+from edgedraft_cloud.orchestrator import Orchestrator
+from edgedraft_cloud.tenants import TokenBucket
 
 logger = logging.getLogger(__name__)
 
+STATUS_DETAILS_KEY: Final = "grpc-status-details-bin"
 FIELD_KEY: Final = "edgedraft-field"
 LEAVE_SECONDS: Final = 0.5
 """How long the last frames may take to get out when the server stops."""
 OPEN_SECONDS: Final = 30.0
 """How long a stream may stay open without its first frame."""
+FRAMES_PER_SECOND: Final = 200
+"""Frames that are taken from one stream in the long run; who floods is made to wait."""
+FRAMES_BURST: Final = 400
 _SAN_KEY: Final = "x509_subject_alternative_name"
 
 Context = Any  # grpc.aio.ServicerContext is generic in ways that its own stubs leave open
@@ -67,8 +74,8 @@ class RunningServer:
         self._watch = asyncio.create_task(self._follow_engine(), name="edgedraft-readiness")
         self.port = port
 
-    async def engine_died(self) -> None:
-        """Wait until the engine has died; readiness is off then."""
+    async def engine_given_up(self) -> None:
+        """Wait until the engine has died for good; readiness is off then."""
         await asyncio.shield(self._watch)
 
     async def stop(self, grace: float) -> None:
@@ -81,8 +88,10 @@ class RunningServer:
         await self._orchestrator.close()
 
     async def _follow_engine(self) -> None:
-        await self._orchestrator.engine_died()
-        await _set_health(self._health, health_pb2.HealthCheckResponse.NOT_SERVING)
+        async with aclosing(self._orchestrator.readiness()) as readiness:
+            async for ready in readiness:
+                status = health_pb2.HealthCheckResponse
+                await _set_health(self._health, status.SERVING if ready else status.NOT_SERVING)
 
 
 async def start_server(orchestrator: Orchestrator, tls: Path, host: str, port: int) -> RunningServer:
@@ -129,7 +138,6 @@ async def start_server(orchestrator: Orchestrator, tls: Path, host: str, port: i
         await server.stop(None)
         await orchestrator.close()
         raise
-    await _set_health(status, health_pb2.HealthCheckResponse.SERVING)
     return RunningServer(server, orchestrator, status, bound)
 
 
@@ -208,9 +216,15 @@ class VerifierService:
 
 async def _read(requests: AsyncIterator[bytes], handle: SessionHandle) -> None:
     """Take the device's frames; a bad one ends the session where its frames are written."""
+    pace = TokenBucket(FRAMES_PER_SECOND, FRAMES_BURST)
     try:
         async for data in requests:
             handle.receive(decode_client_frame(data))
+            pace.take(1, time.monotonic())
+            wait = pace.wait(time.monotonic())
+            if wait > 0:
+                # Not read, its frames stay in the device's own buffers, by HTTP/2's flow control.
+                await asyncio.sleep(wait)
     except Exception as error:  # noqa: BLE001  not swallowed: the writing side raises it
         handle.fail(error)
 
@@ -227,26 +241,41 @@ async def _peer(context: Context) -> Peer:
 
 async def _abort(context: Context, error: Exception, peer: Peer) -> NoReturn:
     """End the call with the status that the error stands for, and log it without its text, which may quote tokens."""
-    metadata: tuple[tuple[str, str], ...] = ()
+    metadata: list[tuple[str, str | bytes]] = []
     facts = {"tenant": peer.tenant, "device": peer.device}
+    text = str(error)
     match error:
         case InvalidInput():
-            code, text, metadata = grpc.StatusCode.INVALID_ARGUMENT, str(error), ((FIELD_KEY, error.field),)
+            code = grpc.StatusCode.INVALID_ARGUMENT
+            metadata.append((FIELD_KEY, error.field))
             logger.info("request rejected", extra={**facts, "field": error.field})
         case Overloaded():
-            code, text = grpc.StatusCode.RESOURCE_EXHAUSTED, str(error)
-            if error.retry_after is not None:
-                metadata = ((RETRY_AFTER_KEY, str(round(error.retry_after * 1000))),)
+            code = grpc.StatusCode.RESOURCE_EXHAUSTED
             logger.info("session refused", extra=facts)
+        case Unauthenticated():
+            code = grpc.StatusCode.PERMISSION_DENIED
+            logger.info("tenant refused", extra=facts)
         case VerifierUnavailable():
-            code, text = grpc.StatusCode.UNAVAILABLE, str(error)
+            code = grpc.StatusCode.UNAVAILABLE
             logger.info("session lost", extra=facts)
         case _:
             incident = secrets.token_hex(4)
             logger.error("internal error", exc_info=error, extra={**facts, "incident": incident})
             code, text = grpc.StatusCode.INTERNAL, f"internal error {incident}; tell the operator this number"
-    await context.abort(code, text, metadata)
+    if isinstance(error, Overloaded | VerifierUnavailable) and error.retry_after is not None:
+        metadata.append((STATUS_DETAILS_KEY, _retry_details(code, text, error.retry_after)))
+    await context.abort(code, text, tuple(metadata))
     raise AssertionError("abort returned")
+
+
+def _retry_details(code: grpc.StatusCode, text: str, seconds: float) -> bytes:
+    """The standard error details (google.rpc.Status) that say when to try again."""
+    status = status_pb2.Status(code=code.value[0], message=text)
+    delay = error_details_pb2.RetryInfo()
+    delay.retry_delay.FromMilliseconds(round(seconds * 1000))
+    status.details.add().Pack(delay)
+    details: bytes = status.SerializeToString()
+    return details
 
 
 def load_credentials(tls: Path) -> grpc.ServerCredentials:

@@ -10,11 +10,13 @@ What breaks the protocol ends the session with `InvalidInput`; what is merely la
 | an acknowledgement lower than an earlier one | ignored |
 | an acknowledgement or an epoch that no verdict can have caused | `InvalidInput` |
 | a gap, an unknown parent, a repeated child, more than the window | `InvalidInput` |
+
+A device that lost its stream comes back with `resume`: what is settled stays, what was pending is sent again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -61,28 +63,67 @@ class SessionLimits:
 
 @dataclass(slots=True)
 class Session:
-    """State of one generation.
+    """State of one generation. Opening it in the engine is its first work.
 
     Args:
         id: Names it in the engine and in logs.
         limits: What it may do.
-        prompt_tokens: Length of the prompt, for the usage.
+        prompt: Token ids of the prompt.
+        restored: Tokens that were settled before, elsewhere.
     """
 
     id: SessionId
     limits: SessionLimits
-    prompt_tokens: int
-    state: State = State.PARKED
+    prompt: tuple[int, ...]
+    restored: Sequence[int] = ()
+    state: State = State.WORKING
     tree: DraftTree = field(default_factory=DraftTree)
     usage: pb.Usage = field(default_factory=pb.Usage)
     finish_reason: pb.Finished.Reason = pb.Finished.REASON_UNSPECIFIED
     _acknowledged: int = 0
     _verdicts: int = 0
+    _resumes: int = 0
     _arrived: float = 0.0
-    _drafts_under_way: bool = False
+    _waiting_since: float | None = None
 
     def __post_init__(self) -> None:
-        self.usage.prompt_tokens = self.prompt_tokens
+        self.usage.prompt_tokens = len(self.prompt)
+        for token in self.restored:
+            self.tree.settle(token)
+        self._acknowledged = len(self.restored)
+        self._end_if_over()
+
+    @property
+    def text(self) -> tuple[int, ...]:
+        """Prompt and settled tokens: what an engine must read to go on with this session."""
+        return (*self.prompt, *self.tree.settled)
+
+    # ------------------------------------------------------------ the device comes back
+
+    def resume(self, tokens: Sequence[int]) -> None:
+        """The device begins a new stream.
+
+        Args:
+            tokens: What it holds settled.
+
+        Raises:
+            InvalidInput: That is not how this session began.
+        """
+        held = len(tokens)
+        if list(tokens) != self.tree.settled[:held]:
+            raise InvalidInput("open.resume_tokens", "are not what was settled", "open a new session")
+        self.tree.drop_pending()
+        self._resumes += 1
+        self._acknowledged = max(self._acknowledged, held)
+
+    def verdict_since(self, position: int, window: int) -> pb.Verdict | None:
+        """What is settled from a position on, as one verdict; None where that is nothing."""
+        tokens = self.tree.settled[position:]
+        if not tokens:
+            return None
+        return pb.Verdict(
+            epoch=self.tree.epoch, block=self.tree.last_block, position=position, tokens=tokens, window=window
+        )
 
     # ------------------------------------------------------------ frames in
 
@@ -120,56 +161,74 @@ class Session:
         check_draft(draft, self.limits.frames)
         if draft.given and not self.limits.may_give:
             raise InvalidInput("draft.given", "is set in a mode where the target decides all", "open a sealed session")
-        if draft.epoch > self._verdicts:
+        if draft.epoch > self._verdicts + self._resumes:
             raise InvalidInput(
-                "draft.epoch", f"is {draft.epoch} after {self._verdicts} verdicts", "begin one epoch a rollback"
+                "draft.epoch",
+                f"is {draft.epoch} after {self._verdicts} verdicts and {self._resumes} resumes",
+                "begin one epoch a rollback",
             )
         if draft.block <= self.tree.last_block:
             return  # a duplicate
         total = self.usage.drafted_tokens + len(draft.tokens)
-        # A device has at most a window in flight, and each settled token frees at most a window.
-        most = self.limits.window * (len(self.tree.settled) + 1)
+        # A device has at most a window in flight; each settled token frees at most a window, and so does a resume.
+        most = self.limits.window * (len(self.tree.settled) + self._resumes + 1)
         if total > most:
             raise InvalidInput("draft.tokens", f"make {total} in this session, the limit is {most}", "keep the window")
         received = self.tree.receive(draft, self.limits.window)
         self._arrived = now
+        if received.fresh and self._waiting_since is None:
+            self._waiting_since = now
         self.usage.drafted_tokens = total
         self.usage.late_tokens += received.late
 
     # ------------------------------------------------------------ works out, outcomes in
 
-    def next_work(self) -> Work | None:
-        """The session's part of the next step, or None while it has nothing to do or something under way."""
-        if self.state is not State.PARKED:
-            return None
-        # The step puts one token after the chain, so a chain that fills the room would be one too many.
-        left = min(self.limits.max_tokens, self.limits.context_room) - len(self.tree.settled)
-        chain = self.tree.chain(min(self.limits.frames.max_block, left - 1))
+    @property
+    def has_drafts(self) -> bool:
+        """Whether it is parked with drafts that can be verified."""
+        return self.state is State.PARKED and self.tree.pending > 0
+
+    @property
+    def may_decode(self) -> bool:
+        """Whether it is parked without drafts, and the cloud may decode its next token by itself."""
         ahead = len(self.tree.settled) - self._acknowledged
-        if not self.tree.pending and ahead >= self.limits.run_ahead:
-            return None
+        return self.state is State.PARKED and not self.tree.pending and ahead < self.limits.run_ahead
+
+    def next_work(self, rows: int) -> Work:
+        """The session's part of the next step, where `has_drafts` or `may_decode`.
+
+        Args:
+            rows: What it may take of the step: a row a draft token, and one more.
+        """
+        # The step puts one token after the chain, so a chain that fills the room would be one too many.
+        chain = self.tree.chain(min(self.limits.frames.max_block, self._left - 1, rows - 1))
         self._move(State.WORKING)
-        self._drafts_under_way = bool(chain)
         given = tuple(node.given for node in chain)
         return Work(self.id, tuple(node.token for node in chain), given if any(given) else ())
 
-    def apply(self, outcome: Outcome, now: float) -> pb.Verdict:
+    def waited(self, now: float) -> float:
+        """Seconds since there were drafts to verify; 0 where there are none."""
+        return 0.0 if self._waiting_since is None else now - self._waiting_since
+
+    def apply(self, outcome: Outcome, *, now: float, queue_seconds: float, verify_seconds: float) -> pb.Verdict:
         """Settle what a step found; `state` and `finish_reason` tell whether that was the end.
 
         Args:
             outcome: Of the work under way, without an error.
             now: The time, by the clock of `receive`.
+            queue_seconds: How long its drafts waited for the step.
+            verify_seconds: How long the step took.
+
+        Returns:
+            The verdict; its window is for the caller to fill in.
         """
         position = len(self.tree.settled)
         self._move(State.PARKED)
         for token in outcome.tokens:
             self.tree.settle(token)
-            if token in self.limits.stop_tokens:
-                self._move(State.FINISHED, pb.Finished.REASON_STOP)
+            if self._end_if_over():
                 break
-            if len(self.tree.settled) >= min(self.limits.max_tokens, self.limits.context_room):
-                self._move(State.FINISHED, pb.Finished.REASON_LENGTH)
-                break
+        self._waiting_since = now if self.tree.pending else None
         tokens = self.tree.settled[position:]
         accepted = min(outcome.accepted, len(tokens))
         self.usage.steps += 1
@@ -182,12 +241,27 @@ class Session:
             position=position,
             tokens=tokens,
             accepted=accepted,
-            block_used=self._drafts_under_way,
-            window=self.limits.window,
-            queue_us=round(outcome.queue_seconds * 1e6),
-            verify_us=round(outcome.verify_seconds * 1e6),
+            block_used=outcome.judged > 0,
+            queue_us=round(queue_seconds * 1e6),
+            verify_us=round(verify_seconds * 1e6),
             held_us=round((now - self._arrived) * 1e6) if self.tree.last_block else 0,
         )
+
+    def lose_work(self) -> None:
+        """The engine is gone, and with it what was under way: the session must be opened in another."""
+        self._move(State.WORKING)
+
+    @property
+    def _left(self) -> int:
+        return min(self.limits.max_tokens, self.limits.context_room) - len(self.tree.settled)
+
+    def _end_if_over(self) -> bool:
+        settled = self.tree.settled
+        if settled and settled[-1] in self.limits.stop_tokens:
+            self._move(State.FINISHED, pb.Finished.REASON_STOP)
+        elif self._left <= 0:
+            self._move(State.FINISHED, pb.Finished.REASON_LENGTH)
+        return self.state is State.FINISHED
 
     def _move(self, state: State, reason: pb.Finished.Reason = pb.Finished.REASON_UNSPECIFIED) -> None:
         """The one place where the state changes; nothing leaves FINISHED."""

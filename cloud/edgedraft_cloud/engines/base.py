@@ -23,6 +23,8 @@ class EngineInfo:
         max_block: Draft tokens in one `Work`.
         max_sessions: Sessions that may be open at once.
         eos_token_ids: Tokens that end a text.
+        max_rows: Rows that the works of one step may have: a row a draft token and one more a session; None: any.
+        room: Rows that a step should have at most, where the engine knows; None: measure it.
     """
 
     engine: str
@@ -34,6 +36,8 @@ class EngineInfo:
     max_block: int
     max_sessions: int
     eos_token_ids: tuple[int, ...]
+    max_rows: int | None = None
+    room: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

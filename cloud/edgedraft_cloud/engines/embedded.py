@@ -21,7 +21,7 @@ from edgedraft.errors import InvalidInput, Overloaded, VerifierUnavailable
 from edgedraft.runtime.compiled import CompiledModel
 from edgedraft.runtime.kv import Feed, KvCache, SequenceId
 from edgedraft.runtime.manifest import Manifest, ModelConfig
-from edgedraft_cloud.engines.base import Engine, EngineInfo, Outcome, Sampling, SessionId, Work
+from edgedraft_cloud.engines.base import Engine, EngineInfo, Outcome, Sampling, SessionId, Step, Work
 from edgedraft_cloud.verification import verify
 
 PREFILL_CHUNK: Final = 256
@@ -33,11 +33,11 @@ RETRY_AFTER: Final = 2.0
 
 @dataclass(slots=True)
 class _Slot:
-    """A session in the thread. Its last token is not in the cache yet: it is the first input of the next work."""
+    """A session in the thread. The last token of its log is not in the cache yet: the next work begins with it."""
 
     sequence: SequenceId
+    log: list[int]
     unread: list[int]
-    last: int
     sampling: Sampling
     draws: np.random.Generator = field(repr=False)
 
@@ -47,7 +47,8 @@ class _Inbox:
     """What the event loop has handed to the thread."""
 
     opened: dict[SessionId, tuple[list[int], Sampling]] = field(default_factory=dict)
-    works: dict[SessionId, tuple[Work, float]] = field(default_factory=dict)
+    works: dict[SessionId, Work] = field(default_factory=dict)
+    batch: int = 0
     released: list[SessionId] = field(default_factory=list)
     closing: bool = False
 
@@ -102,7 +103,8 @@ class EmbeddedEngine(Engine):
         self._inbox = _Inbox()
         self._answered = True
         self._thread: threading.Thread | None = None
-        self._outcomes: asyncio.Queue[list[Outcome] | VerifierUnavailable] = asyncio.Queue()
+        self._steps: asyncio.Queue[Step | VerifierUnavailable] = asyncio.Queue()
+        self._batch = 0
         self._reserved: dict[SessionId, int] = {}
 
     @property
@@ -118,14 +120,16 @@ class EmbeddedEngine(Engine):
             InvalidInput: Memory does not hold so many `kv_tokens`.
         """
         loop = asyncio.get_running_loop()
+        self._inbox, self._steps, self._answered = _Inbox(), asyncio.Queue(), True
+        self._reserved.clear()
         model, cache = await asyncio.to_thread(self._load)
         self._thread = threading.Thread(
             target=self._run, args=(model, cache, loop), name="edgedraft-engine", daemon=True
         )
         self._thread.start()
 
-    async def open(self, session: SessionId, prompt: Sequence[int], sampling: Sampling) -> None:
-        """Take in a session; reserves room for its prompt and one block."""
+    async def open(self, session: SessionId, prompt: Sequence[int], sampling: Sampling, salt: str) -> None:
+        """Take in a session; reserves room for its prompt and one block. No prefix is shared here, under any salt."""
         need = len(prompt) + self._info.max_block + 1
         if sum(self._reserved.values()) + need > self._kv_tokens:
             raise Overloaded(f"the KV cache of {self._kv_tokens} tokens has no room for {need} more", RETRY_AFTER)
@@ -136,25 +140,26 @@ class EmbeddedEngine(Engine):
             self._inbox.opened[session] = (list(prompt), sampling)
             self._condition.notify()
 
-    def submit(self, works: Sequence[Work]) -> None:
+    def submit(self, works: Sequence[Work]) -> int:
         """Hand over works."""
-        now = time.monotonic()
+        self._batch += 1
         with self._condition:
-            for work in works:
-                self._inbox.works[work.session] = (work, now)
+            self._inbox.works.update((work.session, work) for work in works)
+            self._inbox.batch = self._batch
             self._condition.notify()
+        return self._batch
 
-    async def outcomes(self) -> list[Outcome]:
+    async def step(self) -> Step:
         """Wait for the next step; asking says that what the last one brought is dealt with."""
-        if self._outcomes.empty():
+        if self._steps.empty():
             with self._condition:
                 self._answered = True
                 self._condition.notify()
-        result = await self._outcomes.get()
+        result = await self._steps.get()
         if isinstance(result, VerifierUnavailable):
-            self._outcomes.put_nowait(result)  # whoever asks again learns the same
+            self._steps.put_nowait(result)  # whoever asks again learns the same
             raise result
-        for outcome in result:
+        for outcome in result.outcomes:
             if outcome.session in self._reserved:
                 self._reserved[outcome.session] += len(outcome.tokens)
         return result
@@ -188,10 +193,12 @@ class EmbeddedEngine(Engine):
             raise InvalidInput("kv_tokens", f"is {self._kv_tokens}, more than memory holds", "use fewer") from error
 
     def _run(self, model: CompiledModel, cache: KvCache, loop: asyncio.AbstractEventLoop) -> None:
-        def report(result: list[Outcome] | VerifierUnavailable) -> None:
+        steps = self._steps
+
+        def report(result: Step | VerifierUnavailable) -> None:
             with self._condition:
                 self._answered = False
-            loop.call_soon_threadsafe(self._outcomes.put_nowait, result)
+            loop.call_soon_threadsafe(steps.put_nowait, result)
 
         worker = _Worker(model, cache)
         try:
@@ -203,9 +210,9 @@ class EmbeddedEngine(Engine):
                     inbox, self._inbox = self._inbox, _Inbox()
                 if inbox.closing:
                     return
-                outcomes = worker.round(inbox)
-                if outcomes:
-                    report(outcomes)
+                step = worker.round(inbox)
+                if step is not None:
+                    report(step)
         except Exception as error:  # noqa: BLE001  whatever it was, the engine is gone and everybody must learn of it
             death = VerifierUnavailable("the verifier's engine died; try again in a moment")
             death.__cause__ = error
@@ -219,15 +226,16 @@ class _Worker:
         self._model = model
         self._cache = cache
         self._slots: dict[SessionId, _Slot] = {}
-        self._works: dict[SessionId, tuple[Work, float]] = {}
+        self._works: dict[SessionId, Work] = {}
+        self._batch = 0
+        self._evicted = 0
 
     @property
     def busy(self) -> bool:
         """Whether there is something to do without new orders."""
-        waiting = any(slot.unread for slot in self._slots.values())
-        return waiting and self._cache.free_tokens > 0
+        return bool(self._works)
 
-    def round(self, inbox: _Inbox) -> list[Outcome]:
+    def round(self, inbox: _Inbox) -> Step | None:
         """Take in orders, read a piece of the waiting prompts, and step all sessions that have a work and can."""
         for session in inbox.released:
             self._works.pop(session, None)
@@ -236,66 +244,111 @@ class _Worker:
                 self._cache.free(slot.sequence)
         for session, (prompt, sampling) in inbox.opened.items():
             draws = np.random.default_rng(sampling.seed)
-            self._slots[session] = _Slot(self._cache.new_sequence(), prompt[:-1], prompt[-1], sampling, draws)
-        self._works.update((name, work) for name, work in inbox.works.items() if name in self._slots)
-        self._read_prompts()
-        return self._step()
+            self._slots[session] = _Slot(self._cache.new_sequence(), prompt, prompt[:-1], sampling, draws)
+            self._works[session] = Work(session)
+        for work in inbox.works.values():
+            slot = self._slots.pop(work.session, None)
+            if slot is not None:
+                self._slots[work.session] = slot  # the ones at the front are those that were idle longest
+                self._works[work.session] = work
+        fresh, self._batch = inbox.batch > self._batch, max(self._batch, inbox.batch)
+        started = time.monotonic()
+        self._evicted = 0
+        read = self._read_prompts()
+        rows, outcomes = self._step()
+        if self._works and not (read or outcomes):
+            self._make_way()
+        if not (fresh or read or outcomes):
+            return None
+        return Step(
+            self._batch,
+            tuple(outcomes),
+            tokens=read + rows,
+            prompt_tokens=read,
+            seconds=time.monotonic() - started,
+            kv_used=1 - self._cache.free_tokens / self._cache.capacity,
+            evicted=self._evicted,
+        )
 
-    def _read_prompts(self) -> None:
-        shared = any(not self._slots[session].unread for session in self._works)
-        room = min(SHARED_CHUNK if shared else PREFILL_CHUNK, self._cache.free_tokens)
+    def _read_prompts(self) -> int:
+        waiting = [name for name in self._works if self._slots[name].unread]
+        room = SHARED_CHUNK if len(waiting) < len(self._works) else PREFILL_CHUNK
         feeds = []
-        for slot in self._slots.values():
-            if slot.unread and room > 0:
-                chunk, slot.unread = slot.unread[:room], slot.unread[room:]
+        free = self._cache.free_tokens
+        for name in waiting:
+            slot = self._slots[name]
+            want = min(room, len(slot.unread))
+            free += self._evict_idle(want - free)
+            chunk, slot.unread = slot.unread[: min(want, free)], slot.unread[min(want, free) :]
+            if chunk:
                 feeds.append(Feed(slot.sequence, chunk))
                 room -= len(chunk)
+                free -= len(chunk)
         if feeds:
             self._model.forward(self._cache, feeds)
+        return sum(len(feed.tokens) for feed in feeds)
 
-    def _step(self) -> list[Outcome]:
-        started = time.monotonic()
+    def _step(self) -> tuple[int, list[Outcome]]:
         batch, outcomes = self._admit()
         if not batch:
-            return outcomes
-        feeds = [Feed(slot.sequence, [slot.last, *tokens]) for slot, _, tokens in batch]
+            return 0, outcomes
+        feeds = [Feed(slot.sequence, [slot.log[-1], *tokens]) for slot, _, tokens in batch]
         logits = self._model.forward(self._cache, feeds, logits="all")
-        judged = []
         row = 0
         for slot, work, tokens in batch:
             rows = logits[row : row + len(tokens) + 1]
             row += len(tokens) + 1
             settled, accepted = verify(rows, tokens, work.given, slot.sampling, slot.draws)
             self._cache.truncate(slot.sequence, self._cache.length(slot.sequence) - (len(tokens) - accepted))
-            slot.last = settled[-1]
-            judged.append((work, tuple(settled), accepted))
-        verify_seconds = time.monotonic() - started
-        for work, settled_tokens, accepted in judged:
-            _, submitted = self._works.pop(work.session)
-            outcomes.append(
-                Outcome(work.session, settled_tokens, accepted, max(0.0, started - submitted), verify_seconds)
-            )
-        return outcomes
+            slot.log.extend(settled)
+            del self._works[work.session]
+            outcomes.append(Outcome(work.session, tuple(settled), accepted, len(tokens)))
+        return row, outcomes
 
     def _admit(self) -> tuple[list[tuple[_Slot, Work, tuple[int, ...]]], list[Outcome]]:
-        """The works that can go now; where the cache runs out, first drafts are left out, then a session must go."""
+        """The works that can go now; where the cache runs out, idle sessions make room, then drafts are left out."""
         batch: list[tuple[_Slot, Work, tuple[int, ...]]] = []
         failed: list[Outcome] = []
-        # What prompts that are still to be read were promised at `open` stays theirs.
-        free = self._cache.free_tokens - sum(len(slot.unread) for slot in self._slots.values())
-        for session, (work, _) in list(self._works.items()):
+        free = self._cache.free_tokens
+        for session, work in list(self._works.items()):
             slot = self._slots[session]
             if slot.unread:
                 continue
+            free += self._evict_idle(len(work.tokens) + 1 - free)
             tokens = work.tokens if len(work.tokens) < free else ()
             if free < 1:
-                # Its room lets the others go on.
-                free += self._cache.length(slot.sequence)
-                self._cache.free(slot.sequence)
-                del self._works[session], self._slots[session]
-                error = Overloaded("the verifier's KV cache is full", RETRY_AFTER)
-                failed.append(Outcome(session, (), 0, error=error))
+                if len(slot.log) > self._cache.capacity:
+                    del self._works[session], self._slots[session]
+                    free += self._cache.length(slot.sequence)
+                    self._cache.free(slot.sequence)
+                    error = Overloaded("the verifier's KV cache is full", RETRY_AFTER)
+                    failed.append(Outcome(session, (), 0, error=error))
                 continue
             free -= len(tokens) + 1
             batch.append((slot, work, tokens))
         return batch, failed
+
+    def _evict_idle(self, wanted: int) -> int:
+        """Give up KV of sessions without a work until so many tokens are free; how many that made."""
+        freed = 0
+        for name, slot in self._slots.items():
+            if freed >= wanted:
+                break
+            if name not in self._works:
+                freed += self._evict(slot)
+        return freed
+
+    def _make_way(self) -> None:
+        """All that could go needs room that others hold who cannot go either: the last of them gives up its own."""
+        for name in reversed(self._works):
+            if self._evict(self._slots[name]):
+                return
+
+    def _evict(self, slot: _Slot) -> int:
+        """Give up a session's KV, to be read again with its next work; how many tokens that frees."""
+        length = self._cache.length(slot.sequence)
+        if length:
+            self._cache.truncate(slot.sequence, 0)
+            slot.unread = slot.log[:-1]
+            self._evicted += 1
+        return length

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import takewhile
 
 from edgedraft.errors import Overloaded, VerifierUnavailable
-from edgedraft_cloud.engines.base import Engine, EngineInfo, Outcome, Sampling, SessionId, Work
+from edgedraft_cloud.engines.base import Engine, EngineInfo, Outcome, Sampling, SessionId, Step, Work
 
 Target = Callable[[tuple[int, ...]], int]
 """From all tokens so far, prompt included, to the one that greedy decoding puts next."""
@@ -21,17 +21,21 @@ class ScriptedEngine(Engine):
         info: What to claim to be.
 
     Attributes:
-        steps: The works of each step so far.
+        steps: The works of each step so far, openings among them.
+        starts: How often it was started.
     """
 
     def __init__(self, target: Target, info: EngineInfo) -> None:
         self._target = target
         self._info = info
         self._logs: dict[SessionId, list[int]] = {}
+        self._opened: list[Work] = []
         self._submitted: list[Work] = []
+        self._batch = 0
         self._ready = asyncio.Event()
         self._dead = False
         self.steps: list[list[Work]] = []
+        self.starts = 0
 
     @property
     def info(self) -> EngineInfo:
@@ -40,19 +44,25 @@ class ScriptedEngine(Engine):
 
     async def start(self) -> None:
         """Nothing to load."""
+        self._dead = False
+        self.starts += 1
 
-    async def open(self, session: SessionId, prompt: Sequence[int], sampling: Sampling) -> None:
+    async def open(self, session: SessionId, prompt: Sequence[int], sampling: Sampling, salt: str) -> None:
         """Take in a session."""
         if len(self._logs) >= self._info.max_sessions:
             raise Overloaded(f"all {self._info.max_sessions} sessions are taken", 1.0)
         self._logs[session] = list(prompt)
-
-    def submit(self, works: Sequence[Work]) -> None:
-        """Hand over works."""
-        self._submitted.extend(works)
+        self._opened.append(Work(session))
         self._ready.set()
 
-    async def outcomes(self) -> list[Outcome]:
+    def submit(self, works: Sequence[Work]) -> int:
+        """Hand over works."""
+        self._submitted.extend(works)
+        self._batch += 1
+        self._ready.set()
+        return self._batch
+
+    async def step(self) -> Step:
         """Play all that was submitted as one step."""
         await self._ready.wait()
         # A step that takes no time at all would leave no turn in which the others could join it.
@@ -60,9 +70,11 @@ class ScriptedEngine(Engine):
         self._ready.clear()
         if self._dead:
             raise VerifierUnavailable("the scripted engine was told to die")
-        works, self._submitted = self._submitted, []
+        works = [*self._opened, *self._submitted]
+        self._opened, self._submitted = [], []
         self.steps.append(works)
-        return [self._judge(work) for work in works if work.session in self._logs]
+        outcomes = tuple(self._judge(work) for work in works if work.session in self._logs)
+        return Step(self._batch, outcomes, tokens=sum(len(work.tokens) + 1 for work in works))
 
     def release(self, session: SessionId) -> None:
         """Forget a session."""
@@ -71,6 +83,8 @@ class ScriptedEngine(Engine):
     async def close(self) -> None:
         """Forget all."""
         self._logs.clear()
+        self._opened, self._submitted = [], []
+        self._ready.clear()
 
     def die(self) -> None:
         """Let the next step fail as a dead engine does."""
@@ -82,7 +96,7 @@ class ScriptedEngine(Engine):
         start = len(log)
         right = sum(1 for _ in takewhile(lambda token: self._accept(log, token), work.tokens))
         log.append(self._target(tuple(log)))
-        return Outcome(work.session, tuple(log[start:]), right)
+        return Outcome(work.session, tuple(log[start:]), right, len(work.tokens))
 
     def _accept(self, log: list[int], token: int) -> bool:
         if self._target(tuple(log)) != token:

@@ -91,6 +91,11 @@ class KvCache:
         self._next_id = 0
 
     @property
+    def capacity(self) -> int:
+        """Slots in all."""
+        return len(self._free)
+
+    @property
     def free_tokens(self) -> int:
         """Slots that no sequence uses."""
         return self._free_count

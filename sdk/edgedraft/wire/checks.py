@@ -19,6 +19,7 @@ from edgedraft.wire.method import MAX_FRAME_BYTES, PROTOCOL_VERSION
 
 MAX_TEMPERATURE = 10.0
 MAX_STOP_TOKENS = 64
+MAX_RESUME_TOKEN = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,31 @@ def check_open(message: pb.Open, limits: FrameLimits, tokenizer_fingerprint: str
             "send fewer",
         )
     _check_ids("open.limits.stop_token_ids", message.limits.stop_token_ids, limits.vocab_size)
+    if message.service_class not in pb.ServiceClass.values():
+        raise InvalidInput("open.service_class", f"is {message.service_class}", "use interactive or background")
+    _check_resume(message, limits)
+
+
+def _check_resume(message: pb.Open, limits: FrameLimits) -> None:
+    held = len(message.resume_tokens)
+    if len(message.resume_token) > MAX_RESUME_TOKEN:
+        raise InvalidInput(
+            "open.resume_token",
+            f"has {len(message.resume_token)} bytes, the limit is {MAX_RESUME_TOKEN}",
+            "send the one of Opened",
+        )
+    if held and not message.resume_token:
+        raise InvalidInput("open.resume_tokens", "are set without a resume_token", "send the token too")
+    if message.resume_position != held:
+        raise InvalidInput(
+            "open.resume_position", f"is {message.resume_position}, resume_tokens has {held} entries", "send them all"
+        )
+    most = min(message.limits.max_tokens, limits.context_length - len(message.prompt))
+    if held > most:
+        raise InvalidInput(
+            "open.resume_tokens", f"has {held} entries, the session ends at {most}", "open a new session"
+        )
+    _check_ids("open.resume_tokens", message.resume_tokens, limits.vocab_size)
 
 
 def check_draft(message: pb.Draft, limits: FrameLimits) -> None:

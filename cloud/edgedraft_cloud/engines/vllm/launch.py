@@ -109,6 +109,7 @@ def _cpu_arguments() -> dict[str, Any]:
         # float32 is the fast one where bfloat16 is not in the hardware.
         "dtype": "auto" if torch.cpu._is_avx512_bf16_supported() else "float32",
         "enforce_eager": True,
+        "distributed_executor_backend": "uni",
         # Only compared with what is free; the number of pages above decides.
         "kv_cache_memory_bytes": 1 << 20,
     }
@@ -117,6 +118,8 @@ def _cpu_arguments() -> dict[str, Any]:
 def _cpu_environment(threads: int | None) -> dict[str, str]:
     environment = {
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+        # One process for scheduler and model; a second one only helps where threads are bound to cores.
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": str(threads or len(os.sched_getaffinity(0))),
         # How many ms a thread spins for work that may come: a process that rests must not burn a core.

@@ -1,0 +1,60 @@
+"""Makes the engine that the settings name; an engine's packages are imported only where it is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edgedraft_cloud.config import ServerConfig
+from edgedraft_cloud.engines.base import Engine
+
+KV_TOKENS = 16_384
+
+
+def make_engine(settings: ServerConfig) -> Engine:
+    """An engine, not started.
+
+    Raises:
+        ModelError: The target's files cannot be used.
+        InvalidInput: A setting does not fit it.
+    """
+    match settings.engine:
+        case "vllm":
+            from edgedraft_cloud.engines.vllm import VllmEngine
+
+            return VllmEngine(
+                settings.model,
+                context=settings.context,
+                max_sessions=settings.max_sessions,
+                max_block=settings.max_block,
+                kv_tokens=settings.kv_tokens,
+                threads=settings.threads,
+            )
+        case "trace":
+            from edgedraft_cloud.engines.trace import make_trace_engine
+
+            return make_trace_engine(settings)
+        case _:
+            from edgedraft_cloud.engines.embedded import EmbeddedEngine
+
+            return EmbeddedEngine(
+                Path(settings.model).expanduser(),
+                threads=settings.threads,
+                max_sessions=settings.max_sessions,
+                kv_tokens=settings.kv_tokens or KV_TOKENS,
+                max_block=settings.max_block,
+            )
+
+
+def check_model(settings: ServerConfig) -> None:
+    """Check what can be checked without loading the target.
+
+    Raises:
+        ModelError: The target's files cannot be used.
+        InvalidInput: A setting does not fit the engine.
+    """
+    if settings.engine == "embedded":
+        from edgedraft.runtime.manifest import Manifest
+
+        folder = Path(settings.model).expanduser()
+        Manifest.load(folder).verify(folder)
+    make_engine(settings)

@@ -1,0 +1,156 @@
+"""Which sessions go into the next step, and how much each may have in flight: pure, with the time passed in.
+
+Drafts go first, in the order of the fair queue; what room they leave is filled with sessions that can decode by
+themselves. So a full house spends every step on drafts, and an empty one never stands still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from edgedraft_cloud.engines.base import SessionId, Work
+from edgedraft_cloud.fair_queue import FairQueue
+from edgedraft_cloud.session import Session
+from edgedraft_cloud.step_times import StepTimes
+from edgedraft_cloud.tenants import Tenant, TokenBucket
+
+QUEUE_SHARE: Final = 1.0
+"""How long drafts may wait for their step, in steps: windows shrink so that not more of them pile up."""
+_DRAFTING: Final = 0
+_DECODING: Final = 1
+_BACKGROUND: Final = 1
+
+
+@dataclass(slots=True)
+class _Member:
+    session: Session
+    tenant: Tenant
+    charged: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One session's part of a planned step.
+
+    Attributes:
+        work: What the engine is to do.
+        waited: Seconds that its drafts waited for this step.
+    """
+
+    work: Work
+    waited: float
+
+
+class Planner:
+    """Keeps which sessions wait for a step.
+
+    Args:
+        times: Says how many rows a step should have.
+        max_window: The largest window that is granted.
+    """
+
+    def __init__(self, times: StepTimes, max_window: int) -> None:
+        self._times = times
+        self._max_window = max_window
+        self._queue = FairQueue(lanes=2)
+        self._members: dict[SessionId, _Member] = {}
+        self._buckets: dict[str, TokenBucket | None] = {}
+        self._drafting = 0
+
+    def join(self, session: Session, tenant: Tenant, *, background: bool) -> None:
+        """Make a session known; one that is may join again."""
+        self._members.setdefault(session.id, _Member(session, tenant))
+        self._queue.join(session.id, tenant.name, tenant.weight, _BACKGROUND if background else 0)
+
+    def leave(self, session: SessionId) -> None:
+        """Forget a session."""
+        self._members.pop(session, None)
+        self._queue.leave(session)
+
+    def pause(self, session: SessionId) -> None:
+        """Plan no step for a session until its next `update`."""
+        self._queue.discard(session)
+
+    def update(self, session: SessionId) -> None:
+        """Something changed for a session: let it wait for a step if it has something to do."""
+        state = self._members[session].session
+        if state.has_drafts:
+            self._queue.put(session, _DRAFTING)
+        elif state.may_decode:
+            self._queue.put(session, _DECODING)
+        else:
+            self._queue.discard(session)
+
+    @property
+    def window(self) -> int:
+        """Unverified tokens that a session may have in flight now.
+
+        All sessions that draft share what the coming steps hold, `1 + QUEUE_SHARE` of them.
+        """
+        drafting = max(1, self._drafting, self._queue.waiting(_DRAFTING))
+        return max(1, min(self._max_window, int(self._times.room * (1 + QUEUE_SHARE) / drafting)))
+
+    def plan(self, now: float) -> list[Part]:
+        """The next step; empty where nobody has anything to do, or those who have are over their rate."""
+        room = self._times.room
+        parts = list(self._fill(_DRAFTING, room, now))
+        self._drafting = len(parts) + self._queue.waiting(_DRAFTING)
+        room -= sum(len(part.work.tokens) + 1 for part in parts)
+        # Drafts that still wait have no room, or are over their rate; only the latter leave some to others.
+        if room > 1 or not self._queue.waiting(_DRAFTING):
+            parts += self._fill(_DECODING, room, now)
+        return parts
+
+    def settle(self, session: SessionId, tokens: int, now: float) -> None:
+        """Count what a step settled for a session."""
+        member = self._members.get(session)
+        if member is None:
+            return
+        self._queue.charge(session, tokens - member.charged)
+        member.charged = 0
+        self.meter(member.tenant, tokens, now)
+
+    # ------------------------------------------------------------ rates
+
+    def meter(self, tenant: Tenant, tokens: int, now: float) -> None:
+        """Take tokens, read or settled, out of a tenant's rate."""
+        bucket = self._bucket(tenant)
+        if bucket is not None:
+            bucket.take(tokens, now)
+
+    def over_rate(self, tenant: Tenant, now: float) -> float:
+        """Seconds until a tenant is within its rate; 0 where it is."""
+        bucket = self._bucket(tenant)
+        return 0.0 if bucket is None else bucket.wait(now)
+
+    def next_refill(self, now: float) -> float | None:
+        """Seconds until a tenant that is over its rate may go on; None where none is."""
+        waits = [wait for bucket in self._buckets.values() if bucket is not None and (wait := bucket.wait(now)) > 0]
+        return min(waits, default=None)
+
+    # ------------------------------------------------------------ inside
+
+    def _bucket(self, tenant: Tenant) -> TokenBucket | None:
+        if tenant.name not in self._buckets:
+            self._buckets[tenant.name] = tenant.bucket()
+        return self._buckets[tenant.name]
+
+    def _fill(self, lane: int, room: int, now: float) -> Iterable[Part]:
+        """Take sessions from a lane while there is room for one; drafts need two rows at least."""
+
+        def may(tenant: str) -> bool:
+            bucket = self._buckets.get(tenant)
+            return bucket is None or bucket.wait(now) <= 0
+
+        least = 2 if lane == _DRAFTING else 1
+        while room >= least and (name := self._queue.take(lane, may)) is not None:
+            member = self._members[name]
+            work = member.session.next_work(room)
+            rows = len(work.tokens) + 1
+            room -= rows
+            # An estimate, so that others come to their turn in this very step; `settle` sets it right.
+            member.charged = rows
+            self._queue.charge(name, rows)
+            yield Part(work, member.session.waited(now))

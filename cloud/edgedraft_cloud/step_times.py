@@ -1,0 +1,182 @@
+"""How long a step takes over the rows in it, measured, and how many rows a step should have: the room.
+
+The roofline of a step (Williams, Waterman, Patterson 2009, CACM 52(4)) is flat while it is bound by reading the
+weights, and rises with the rows once it is bound by arithmetic: t(rows) = base + slope · max(0, rows - knee).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from edgedraft.errors import Overloaded
+from edgedraft_cloud.engines.base import Engine, EngineInfo, Sampling, Work
+
+STRETCH: Final = 2.0
+"""A step may take this many times as long as one of a single row: past that, a fuller step serves nobody sooner."""
+_MEMORY: Final = 0.8
+"""Weight of what was measured before against one new measurement."""
+_REPEATS: Final = 2
+_PROMPT: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """A fit of the formula above; seconds and rows."""
+
+    base: float
+    slope: float
+    knee: float
+
+    def seconds(self, rows: float) -> float:
+        """Time of a step."""
+        return self.base + self.slope * max(0.0, rows - self.knee)
+
+    @property
+    def room(self) -> float:
+        """Rows of a step that takes `STRETCH` times as long as the shortest; infinite where it never does."""
+        if self.slope <= 0:
+            return math.inf
+        return self.knee + (STRETCH - 1) * self.base / self.slope
+
+
+class StepTimes:
+    """Keeps what steps took and fits a roofline to it.
+
+    Args:
+        most_rows: Rows that the engine takes in one step; the room is never larger.
+        fixed: The room, if it is set and not measured.
+    """
+
+    def __init__(self, most_rows: int, fixed: int | None = None) -> None:
+        self._most = most_rows
+        self._fixed = fixed
+        self._points: dict[int, tuple[float, float]] = {}
+        self._fit: Roofline | None = None
+
+    def observe(self, rows: int, seconds: float) -> None:
+        """Take in a step that read no prompt.
+
+        Args:
+            rows: Draft tokens and one more a session, at least 1.
+            seconds: How long it took.
+        """
+        # Two points to an octave: enough for a knee, and few enough that each is measured often.
+        bucket = round(2 * math.log2(rows))
+        known = self._points.get(bucket)
+        if known is not None:
+            old_rows, old_seconds = known
+            rows_mean = _MEMORY * old_rows + (1 - _MEMORY) * rows
+            self._points[bucket] = rows_mean, _MEMORY * old_seconds + (1 - _MEMORY) * seconds
+        else:
+            self._points[bucket] = float(rows), seconds
+        self._fit = None
+
+    @property
+    def roofline(self) -> Roofline | None:
+        """The best fit to what was measured, or None before there are two points."""
+        if self._fit is None and len(self._points) > 1:
+            self._fit = fit(sorted(self._points.values()))
+        return self._fit
+
+    @property
+    def room(self) -> int:
+        """Rows that the next step should have at most."""
+        if self._fixed is not None:
+            return min(self._fixed, self._most)
+        line = self.roofline
+        if line is None:
+            return self._most
+        return max(2, int(min(line.room, self._most)))
+
+
+def fit(points: list[tuple[float, float]]) -> Roofline:
+    """Least squares over every knee that is one of the points.
+
+    Args:
+        points: (rows, seconds), at least two of different rows, ascending.
+    """
+    rows = np.array([point[0] for point in points])
+    seconds = np.array([point[1] for point in points])
+    best, least = Roofline(float(seconds.mean()), 0.0, float(rows[-1])), math.inf
+    for knee in rows[:-1]:
+        over = np.maximum(0.0, rows - knee)
+        # Relative errors: the times span more than one order of magnitude.
+        design = np.column_stack([np.ones_like(over), over]) / seconds[:, None]
+        (base, slope), *_ = np.linalg.lstsq(design, np.ones_like(seconds), rcond=None)
+        error = float(((design @ (base, slope) - 1) ** 2).sum())
+        if error < least and base > 0 and slope >= 0:
+            best, least = Roofline(float(base), float(slope), float(knee)), error
+    return best
+
+
+async def measure(engine: Engine, times: StepTimes) -> None:
+    """Run steps of a growing number of rows on an idle engine, until one takes twice `STRETCH` times the shortest.
+
+    Args:
+        engine: Started, with no session.
+        times: Takes in what was found.
+
+    Raises:
+        VerifierUnavailable: The engine died.
+    """
+    info = engine.info
+    block = min(info.max_block, (info.context_length - _PROMPT) // (2 + _REPEATS) - 1)
+    shortest = math.inf
+    rows = 1
+    while rows <= most_rows(info):
+        seconds = await _time(engine, _chains(rows, block))
+        if seconds is None:
+            return
+        times.observe(rows, seconds)
+        shortest = min(shortest, seconds)
+        if seconds > 2 * STRETCH * shortest:
+            return
+        rows = max(rows + 1, math.ceil(rows * math.sqrt(2)))
+
+
+def most_rows(info: EngineInfo) -> int:
+    """Rows that an engine takes in one step."""
+    blocks = info.max_sessions * (info.max_block + 1)
+    return blocks if info.max_rows is None else min(info.max_rows, blocks)
+
+
+def _chains(rows: int, block: int) -> list[int]:
+    """Draft tokens a session that make up so many rows, with as few sessions as that takes."""
+    sessions = math.ceil(rows / (block + 1))
+    share, rest = divmod(rows - sessions, sessions)
+    return [share + (index < rest) for index in range(sessions)]
+
+
+async def _time(engine: Engine, chains: list[int]) -> float | None:
+    """The shortest of a few steps with such chains; None where the engine has no room for that."""
+    sessions: list[str] = []
+    try:
+        for index in range(len(chains)):
+            name = f"measure-{index}-of-{sum(chains) + len(chains)}"
+            try:
+                await engine.open(name, [0] * _PROMPT, Sampling(), "measure")
+            except Overloaded:
+                return None
+            sessions.append(name)
+        unread = set(sessions)
+        while unread:
+            unread -= {outcome.session for outcome in (await engine.step()).outcomes}
+        works = [Work(name, (0,) * chain) for name, chain in zip(sessions, chains, strict=True)]
+        # The first of each size may compile or allocate something.
+        await _run(engine, works)
+        return min([await _run(engine, works) for _ in range(_REPEATS)])
+    finally:
+        for name in sessions:
+            engine.release(name)
+
+
+async def _run(engine: Engine, works: list[Work]) -> float:
+    """Seconds of the step that took these works."""
+    batch = engine.submit(works)
+    while (step := await engine.step()).batch < batch:
+        pass
+    return step.seconds
