@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from edgedraft.errors import InvalidInput
+from edgedraft.identity import Identity
+from edgedraft_apps.bench.crowd import Pace
+from edgedraft_apps.bench.load import LoadSettings, make_identities, run_load
 from edgedraft_apps.bench.machine import describe_machine
 from edgedraft_apps.bench.prompts import load_prompts
+from edgedraft_apps.bench.results import Result
+from edgedraft_apps.bench.trace_drafter import AnyMaterial, Material, RecordedMaterial
 from edgedraft_apps.models_cli import RegistryOption, SourceOption
 from edgedraft_apps.progress import ProgressBars
+from edgedraft_cloud.engines.trace_file import TraceFile
 from edgedraft_models import build_pair, load_registry
 
 bench_app = typer.Typer(no_args_is_help=True, help="Measure: real figures as a table and as JSON.")
+
+OutOption = Annotated[Path | None, typer.Option("--json", help="Write the result to this file as JSON too.")]
+StrictOption = Annotated[bool, typer.Option("--strict", help="Exit with 1 if a goal is missed.")]
 
 
 @bench_app.command()
@@ -49,3 +60,63 @@ def record(
         traces = record_traces(recorder, asked, out, progress)
     tokens = sum(len(trace.tokens) for trace in traces.traces.values())
     typer.echo(f"{out}: {len(traces.traces)} prompts, {tokens} tokens, α {traces.acceptance_rate:.3f}")
+
+
+@bench_app.command()
+def load(
+    verifier: Annotated[str, typer.Option(help="host:port of a running verifier.")],
+    identity: Annotated[
+        Path | None, typer.Option(help="Folder with key.pem, cert.pem and ca.pem: all devices are this one.")
+    ] = None,
+    ca: Annotated[Path | None, typer.Option(help="Folder of `dev-ca`: issues a certificate for each device.")] = None,
+    sessions: Annotated[int, typer.Option(help="Generations under way at once.")] = 16,
+    tenants: Annotated[int, typer.Option(help="Tenants that they are spread over; needs --ca.")] = 1,
+    devices: Annotated[int | None, typer.Option(help="Devices of each tenant. [one for each session]")] = None,
+    seconds: Annotated[float, typer.Option(help="How long to measure.")] = 30.0,
+    warm_up: Annotated[float, typer.Option(help="Seconds before that.")] = 2.0,
+    trace: Annotated[
+        Path | None, typer.Option(help="What `bench record` made. [for `--engine trace --model any`]")
+    ] = None,
+    alpha: Annotated[
+        float | None, typer.Option(help="Share of the drafts that are right. [the trace's own; without one, 0.8]")
+    ] = None,
+    draft_ms: Annotated[float, typer.Option(help="Time of a step of each device's drafter.")] = 20.0,
+    rtt: Annotated[float, typer.Option(help="Round trip to add, in milliseconds.")] = 0.0,
+    max_tokens: Annotated[int, typer.Option(help="Tokens of an answer at most.")] = 128,
+    block_size: Annotated[int, typer.Option(help="Draft tokens to gather into a frame.")] = 4,
+    seed: Annotated[int, typer.Option(help="Fixes where drafts are wrong.")] = 0,
+    out: OutOption = None,
+) -> None:
+    """Load a running verifier with devices that replay drafts, over mutual TLS, and show what they saw.
+
+    Example: `edgedraft bench load --verifier localhost:7443 --ca ./certs --sessions 64 --tenants 4`
+    """
+    material: Material
+    if trace is None:
+        material = AnyMaterial(0.8 if alpha is None else alpha, seed)
+    else:
+        material = RecordedMaterial(TraceFile.load(trace), alpha, seed)
+    settings = LoadSettings(
+        verifier, sessions, seconds, warm_up, rtt / 1000, Pace(draft_ms / 1000, max_tokens, block_size)
+    )
+    if (identity is None) == (ca is None):
+        raise InvalidInput("identity", "and ca exclude each other, and one is needed", "pass --identity or --ca")
+    each = devices if devices is not None else -(-sessions // max(1, tenants))
+    if ca is not None:
+        identities = make_identities(ca, tenants, each)
+    elif tenants > 1:
+        raise InvalidInput("tenants", f"is {tenants}, one identity has one tenant", "pass --ca")
+    else:
+        assert identity is not None
+        identities = [[Identity.load(identity)] * max(1, each)]
+    with ProgressBars(Console(stderr=True)) as progress:
+        rows = asyncio.run(run_load(settings, identities, material, progress))
+    _finish(Result("load", rows), out, strict=False)
+
+
+def _finish(result: Result, out: Path | None, *, strict: bool) -> None:
+    if out is not None:
+        result.save(out)
+    result.show(Console())
+    if strict and result.missed:
+        raise typer.Exit(1)
