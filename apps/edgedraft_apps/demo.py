@@ -67,11 +67,14 @@ async def answer(settings: DemoSettings, pair: BuiltPair, folder: Path, console:
     """
     authority = DevelopmentAuthority(folder / "certificates")
     drafter_threads, target_threads = share_cores(len(os.sched_getaffinity(0)))
-    arguments = ("--engine", settings.engine, "--threads", str(target_threads))
+    # One session fits any step, so there is no need to measure them.
+    arguments = ["--engine", settings.engine, "--threads", str(target_threads), "--step-tokens", "64"]
+    vllm = settings.engine == "vllm"
+    model = pair.target_hf if vllm else pair.target
     async with AsyncExitStack() as stack:
-        with console.status("start the verifier"):
+        with console.status("start the verifier" + (", vLLM takes about a minute" if vllm else "")):
             port = await stack.enter_async_context(
-                local_verifier(pair.target, authority.server(), log=folder / "verifier.log", arguments=arguments)
+                local_verifier(model, authority.server(), log=folder / "verifier.log", arguments=arguments)
             )
         if settings.rtt:
             port = (await stack.enter_async_context(WanProxy(HOST, port, rtt=settings.rtt))).port
@@ -88,7 +91,7 @@ async def answer(settings: DemoSettings, pair: BuiltPair, folder: Path, console:
         link = f"over mTLS, {settings.rtt * 1000:g} ms of RTT added" if settings.rtt else "over mTLS"
         for text, style in (
             (f"drafter: {_name(pair.drafter)}", "bright_black"),
-            (f"target:  {_name(pair.target)}, in another process, {link}", "bright_black"),
+            (f"target:  {_name(model)} on {settings.engine}, in another process, {link}", "bright_black"),
             (f"\n> {printable(settings.prompt)}\n", "bold"),
         ):
             console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)

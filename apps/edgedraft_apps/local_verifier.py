@@ -8,6 +8,7 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -15,24 +16,46 @@ from typing import Final
 from edgedraft.errors import InvalidInput, VerifierUnavailable
 
 HOST: Final = "127.0.0.1"
-START_SECONDS: Final = 120.0
+START_SECONDS: Final = 300.0
 STOP_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class VerifierProcess:
+    """A verifier that runs.
+
+    Attributes:
+        port: Where it listens, on `HOST`.
+        pid: Its process.
+    """
+
+    port: int
+    pid: int
 
 
 @asynccontextmanager
 async def local_verifier(
     model: Path, tls: Path, *, log: Path, arguments: Sequence[str] = ()
 ) -> AsyncGenerator[int, None]:
+    """Like `verifier_process`, for those who only want its port."""
+    async with verifier_process(str(model), tls, log=log, arguments=arguments) as verifier:
+        yield verifier.port
+
+
+@asynccontextmanager
+async def verifier_process(
+    model: str, tls: Path, *, log: Path, arguments: Sequence[str] = ()
+) -> AsyncGenerator[VerifierProcess, None]:
     """Run `edgedraft-verifier serve` while the block runs; it stops by itself should this process be killed.
 
     Args:
-        model: Artifact folder of the target.
+        model: The target, as the engine takes it.
         tls: Folder with the server's key and certificate.
         log: Where its log goes.
         arguments: Further flags.
 
     Yields:
-        The port on `HOST` where it listens.
+        The process, ready to take sessions.
 
     Raises:
         InvalidInput: The verifier's packages are not installed.
@@ -40,7 +63,7 @@ async def local_verifier(
     """
     if find_spec("grpc_health") is None:
         raise InvalidInput("verifier", "is not installed", "run `pip install 'edgedraft[cloud]'`")
-    command = [sys.executable, "-m", "edgedraft_cloud", "serve", "--model", str(model), "--tls", str(tls)]
+    command = [sys.executable, "-m", "edgedraft_cloud", "serve", "--model", model, "--tls", str(tls)]
     command += ["--host", HOST, "--port", "0", "--grace-seconds", "1", "--exit-with-stdin", *arguments]
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as stderr:
@@ -49,7 +72,7 @@ async def local_verifier(
             *command, stdin=PIPE, stdout=PIPE, stderr=stderr, start_new_session=True
         )
     try:
-        yield await _port(process, log)
+        yield VerifierProcess(await _port(process, log), process.pid)
     finally:
         await _stop(process)
 

@@ -132,9 +132,10 @@ class SessionHandle:
             if self._error is not None:
                 raise self._error
             if session.state is State.FINISHED:
-                yield pb.ServerFrame(finished=pb.Finished(reason=session.finish_reason, usage=session.usage))
-                # Asked for more, so it was handed over.
+                # A device leaves as soon as it has this, so nobody may ask for more. If it got lost, the device resumes
+                # from its own tokens.
                 self._over = True
+                yield pb.ServerFrame(finished=pb.Finished(reason=session.finish_reason, usage=session.usage))
                 return
             await self._wake.wait()
 

@@ -53,10 +53,11 @@ class Provenance:
 
 @dataclass(frozen=True)
 class BuiltPair:
-    """The artifact folders of a drafter and its target."""
+    """The artifact folders of a drafter and its target, and the target's safetensors from which vLLM loads it."""
 
     drafter: Path
     target: Path
+    target_hf: Path
 
 
 def fetch(store: Store, model: ModelEntry, *, source: str | None = None, progress: Progress = silent) -> Path:
@@ -156,7 +157,7 @@ def build_pair(
         raise ModelFormatError(
             f"{drafter.model} cannot draft for {verifier.model}: their tokenizers differ; take two models of one family"
         )
-    return BuiltPair(*folders)
+    return BuiltPair(*folders, target_hf=store.hf(pair.target.model.name))
 
 
 @dataclass(frozen=True)

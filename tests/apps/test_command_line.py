@@ -159,7 +159,7 @@ def test_build_names_the_folders_and_shows_progress_apart(run, monkeypatch, tmp_
         progress("fetch toy", 2, 2, "bytes")
         progress("compile toy", 0, 0, "percent")
         assert (store.home, pair.name, target, source) == (tmp_path, "smollm2", "native", "wheels")
-        return BuiltPair(tmp_path / "d", tmp_path / "t")
+        return BuiltPair(tmp_path / "d", tmp_path / "t", tmp_path / "hf")
 
     monkeypatch.setattr(models_cli, "build_pair", build_pair)
     shown = run("models", "build", "--json", "--source", "wheels")

@@ -20,6 +20,7 @@ from edgedraft.errors import InvalidInput, Overloaded
 from edgedraft_cloud.config import ServerConfig
 from edgedraft_cloud.engines.base import Engine, EngineInfo, Outcome, Sampling, SessionId, Step, Work
 from edgedraft_cloud.engines.trace_file import TraceFile
+from edgedraft_cloud.step_times import Roofline
 
 ANY_PROMPT: Final = "any"
 """In place of a trace file: every prompt is answered, with `any_token`."""
@@ -39,19 +40,22 @@ def any_token(position: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """How long a step takes: `base + per_row * max(0, rows - knee)`.
+    """How long a step takes.
 
     Attributes:
-        base: Seconds of a step that the memory's bandwidth limits.
-        per_row: Seconds for each row beyond the knee, where arithmetic limits it.
-        knee: Rows that cost nothing more than the base.
+        roofline: Over the rows of the step: draft tokens and one more a session; prompts are read in no time.
         jitter: Up to this share is added at random.
+
+    Raises:
+        InvalidInput: The jitter is out of range.
     """
 
-    base: float
-    per_row: float = 0.0
-    knee: int = 0
+    roofline: Roofline
     jitter: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.jitter <= 1:
+            raise InvalidInput("jitter", f"is {self.jitter}", "use 0 to 1")
 
     @classmethod
     def parse(cls, text: str, jitter: float = 0.0) -> Self:
@@ -63,21 +67,19 @@ class StepTime:
         match = _TIME.fullmatch(text.strip())
         if match is None:
             raise InvalidInput("verify_ms", f"is {text!r}", "write `base` or `base+per_token@knee`, e.g. `30+0.5@64`")
-        base, per_row = float(match[1]), float(match[2] or 0)
-        if max(base, per_row) > _MAX_MS:
+        base, slope = float(match[1]), float(match[2] or 0)
+        if max(base, slope) > _MAX_MS:
             raise InvalidInput("verify_ms", f"is {text!r}", f"use at most {_MAX_MS:g} ms")
-        if not 0 <= jitter <= 1:
-            raise InvalidInput("jitter", f"is {jitter}", "use 0 to 1")
-        return cls(base / 1000, per_row / 1000, int(match[3] or 0), jitter)
+        return cls(Roofline(base / 1000, slope / 1000, float(match[3] or 0)), jitter)
 
     def seconds(self, rows: int, draw: float = 0.0) -> float:
         """Time of a step.
 
         Args:
-            rows: Draft tokens and one more a session; prompts are read in no time.
+            rows: See above.
             draw: In [0, 1), for the jitter.
         """
-        return (self.base + self.per_row * max(0, rows - self.knee)) * (1 + self.jitter * draw)
+        return self.roofline.seconds(rows) * (1 + self.jitter * draw)
 
 
 @dataclass(slots=True)
@@ -113,7 +115,7 @@ class TraceEngine(Engine):
         self._traces = traces
         self._time = time
         self._seed = seed
-        self._info = _info(traces, max_sessions, max_block, context)
+        self._info = _info(traces, time, max_sessions, max_block, context)
         self._reset()
 
     def _reset(self) -> None:
@@ -241,8 +243,11 @@ def _then_end(tokens: Sequence[int], traces: TraceFile) -> Callable[[int], int]:
     return lambda position: tokens[position] if position < length else end
 
 
-def _info(traces: TraceFile | None, max_sessions: int, max_block: int, context: int | None) -> EngineInfo:
+def _info(
+    traces: TraceFile | None, time: StepTime, max_sessions: int, max_block: int, context: int | None
+) -> EngineInfo:
     header = None if traces is None else traces.header
+    most = max_sessions * (max_block + 1)
     longest = ANY_CONTEXT if header is None else header.context_length
     return EngineInfo(
         engine="trace",
@@ -254,4 +259,6 @@ def _info(traces: TraceFile | None, max_sessions: int, max_block: int, context: 
         max_block=max_block,
         max_sessions=max_sessions,
         eos_token_ids=() if header is None else header.eos_token_ids,
+        max_rows=most,
+        room=max(2, int(min(most, time.roofline.room))),
     )
