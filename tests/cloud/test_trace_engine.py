@@ -122,7 +122,7 @@ async def test_a_step_that_is_cancelled_has_not_happened(file):
     step = engine.step()
     step.send(None)  # it sleeps now
     step.close()
-    engine._time = StepTime(0.0)
+    engine._time = StepTime.parse("0")
     assert (await engine.step()).batch == 1
 
 
@@ -170,6 +170,13 @@ def test_the_time_is_flat_up_to_the_knee_and_grows_behind_it(rows, more):
     assert time.seconds(rows + more) >= time.seconds(rows)
     jittered = StepTime.parse("30+0.5@64", 0.2)
     assert jittered.seconds(rows) <= jittered.seconds(rows, 0.9) < 1.2 * time.seconds(rows)
+
+
+def test_the_room_of_a_step_follows_from_its_time(file):
+    assert engine_of(file, "30", max_sessions=4, max_block=3).info.room == 16
+    assert engine_of(file, "30+1@10", max_sessions=40, max_block=3).info.room == 10 + 3 * 30
+    with pytest.raises(InvalidInput, match="jitter"):
+        StepTime.parse("30", 1.5)
 
 
 def test_a_verifier_makes_it_from_its_settings(file, tmp_path):
