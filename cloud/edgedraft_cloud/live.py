@@ -48,6 +48,11 @@ class LiveSession:
     detached_at: float = 0.0
     in_engine: bool = False
 
+    @property
+    def is_away(self) -> bool:
+        """Whether its device was there and is gone; one that is just coming is neither."""
+        return self.handle is None and self.detached_at > 0
+
     def attach(self, handle: SessionHandle) -> None:
         """Let a new stream serve it, under a new token."""
         self.handle = handle

@@ -10,20 +10,21 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import deque
-from collections.abc import AsyncGenerator, Collection, Iterable
+from collections.abc import AsyncGenerator, Collection
 from functools import partial
 from typing import Final
 
-from edgedraft.errors import InvalidInput, ModelError, Overloaded, Unauthenticated, VerifierError, VerifierUnavailable
+from edgedraft.errors import InvalidInput, Overloaded, Unauthenticated, VerifierUnavailable
 from edgedraft.wire import verify_pb2 as pb
 from edgedraft_cloud.admission import check_request, new_session, sampling_of
 from edgedraft_cloud.engines.base import Engine, Outcome, SessionId, Step
 from edgedraft_cloud.live import LiveSession, SessionHandle
 from edgedraft_cloud.metrics import Metrics
 from edgedraft_cloud.planner import Part, Planner
+from edgedraft_cloud.registry import Registry
 from edgedraft_cloud.session import State
-from edgedraft_cloud.step_times import StepTimes, measure, most_rows
+from edgedraft_cloud.step_times import StepTimes, most_rows
+from edgedraft_cloud.supervisor import Supervisor
 from edgedraft_cloud.tenants import Tenant, Tenants
 from edgedraft_cloud.tracing import Tracer
 
@@ -36,9 +37,6 @@ RESTART_AFTER: Final = 5.0
 GATHER_SECONDS: Final = 0.001
 """How long an idle engine waits for more drafts once the first have come: frames of one moment go in one step."""
 TIDY_SECONDS: Final = 1.0
-MOST_RESTARTS: Final = 3
-RESTART_WINDOW: Final = 600.0
-"""An engine that dies more often than that within this time is given up."""
 
 _REASONS: Final = {
     pb.Finished.REASON_STOP: "stop",
@@ -95,21 +93,16 @@ class Orchestrator:
         self._session_seconds = session_seconds
         self._modes = tuple(modes)
         room = info.room if step_tokens is None else step_tokens
-        self._measured = room is None
         self._times = StepTimes(most_rows(info), room)
+        self._supervisor = Supervisor(engine, self._metrics, self._times if room is None else None)
         self._planner = Planner(self._times, window)
-        self._live: dict[SessionId, LiveSession] = {}
-        self._by_token: dict[bytes, LiveSession] = {}
+        self._sessions = Registry()
         self._parts: dict[SessionId, Part] = {}
         self._batch = 0
         self._under_way = False
         self._flush_at: asyncio.TimerHandle | None = None
         self._draining = False
-        self._ready = False
-        self._changed = asyncio.Event()
         self._empty = asyncio.Event()
-        self._fatal: VerifierUnavailable | None = None
-        self._deaths: deque[float] = deque(maxlen=MOST_RESTARTS + 1)
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -120,7 +113,7 @@ class Orchestrator:
     @property
     def live_sessions(self) -> int:
         """Sessions whose device is there."""
-        return sum(live.handle is not None for live in self._live.values())
+        return self._sessions.connected
 
     @property
     def room(self) -> int:
@@ -133,7 +126,7 @@ class Orchestrator:
         Raises:
             ModelError: The target cannot be loaded.
         """
-        await self._start_engine()
+        await self._supervisor.start()
         self._tasks = [
             asyncio.create_task(self._run(), name="edgedraft-steps"),
             asyncio.create_task(self._tidy(), name="edgedraft-tidy"),
@@ -154,6 +147,10 @@ class Orchestrator:
         )
         return pb.DescribeResponse(engine=info.engine, models=[model])
 
+    def readiness(self) -> AsyncGenerator[bool, None]:
+        """Whether sessions are taken in, now and at each change; it ends when the engine is given up."""
+        return self._supervisor.readiness()
+
     # ------------------------------------------------------------ sessions come and go
 
     async def open(self, message: pb.Open, tenant: str, device: str) -> SessionHandle:
@@ -172,7 +169,7 @@ class Orchestrator:
         """
         known = self._admit(tenant)
         check_request(message, self._engine.info, self._modes)
-        kept = self._by_token.get(message.resume_token) if message.resume_token else None
+        kept = self._sessions.resumable(message.resume_token)
         if kept is not None:
             return await self._reattach(kept, message, tenant, device)
         self._check_room(known)
@@ -185,7 +182,7 @@ class Orchestrator:
             background=message.service_class == pb.SERVICE_CLASS_BACKGROUND,
             trace=self._tracer.session(session.id, tenant, device),
         )
-        self._live[session.id] = live
+        self._sessions.add(live)
         try:
             await self._enter_engine(live)
         except BaseException:
@@ -204,37 +201,35 @@ class Orchestrator:
         if tenant is None:
             self._metrics.refused(name, "unknown_tenant")
             raise Unauthenticated(f"tenant {name!r} is not served here; ask the operator to add it")
-        if self._fatal is not None:
-            raise self._fatal
+        if self._supervisor.fatal is not None:
+            raise self._supervisor.fatal
         if self._draining:
             self._metrics.refused(name, "draining")
             raise VerifierUnavailable("the verifier is shutting down; try again in a moment", RETRY_AFTER)
-        if not self._ready:
+        if not self._supervisor.ready:
             self._metrics.refused(name, "engine")
             raise VerifierUnavailable("the verifier is loading its model; try again in a moment", RESTART_AFTER)
         return tenant
 
     def _check_room(self, tenant: Tenant) -> None:
-        """Refuse what there is no room for; sessions whose device is away give way."""
+        """Refuse what there is no room for; a tenant's own sessions give way where their device is away."""
         most = self._engine.info.max_sessions
-        if len(self._live) >= most and not self._drop_one(self._live.values()):
-            self._metrics.refused(tenant.name, "sessions")
-            raise Overloaded(f"all {most} sessions are taken", RETRY_AFTER)
-        own = [live for live in self._live.values() if live.tenant.name == tenant.name]
-        if len(own) >= tenant.max_sessions and not self._drop_one(own):
-            self._metrics.refused(tenant.name, "tenant_sessions")
-            raise Overloaded(f"all {tenant.max_sessions} sessions of this tenant are taken", RETRY_AFTER)
+        full = len(self._sessions) >= most
+        own_full = self._sessions.count(tenant.name) >= tenant.max_sessions
+        if full or own_full:
+            away = self._sessions.longest_away(tenant.name)
+            if away is not None:
+                self._forget(away, "expired")
+            elif own_full:
+                self._metrics.refused(tenant.name, "tenant_sessions")
+                raise Overloaded(f"all {tenant.max_sessions} sessions of this tenant are taken", RETRY_AFTER)
+            else:
+                self._metrics.refused(tenant.name, "sessions")
+                raise Overloaded(f"all {most} sessions are taken", RETRY_AFTER)
         wait = self._planner.over_rate(tenant, time.monotonic())
         if wait > 0:
             self._metrics.refused(tenant.name, "tenant_tokens")
             raise Overloaded(f"this tenant has used its {tenant.tokens_per_minute} tokens a minute", wait)
-
-    def _drop_one(self, among: Iterable[LiveSession]) -> bool:
-        """Forget the session whose device is away longest; whether there was one."""
-        away = [live for live in among if live.handle is None and live.detached_at]
-        if away:
-            self._forget(min(away, key=lambda live: live.detached_at), "expired")
-        return bool(away)
 
     async def _reattach(self, live: LiveSession, message: pb.Open, tenant: str, device: str) -> SessionHandle:
         session = live.session
@@ -280,9 +275,7 @@ class Orchestrator:
             live.handle.fail(VerifierUnavailable("the device has opened another stream for this session"))
         self._planner.join(live.session, live.tenant, background=live.background)
         handle = SessionHandle(live, held, self._planner.window, changed=self._update, closed=self._detach)
-        self._by_token.pop(live.resume_token, None)
-        live.attach(handle)
-        self._by_token[live.resume_token] = live
+        self._sessions.attach(live, handle)
         self._update(live)
         return handle
 
@@ -302,9 +295,8 @@ class Orchestrator:
 
     def _forget(self, live: LiveSession, reason: str) -> None:
         session = live.session
-        if self._live.pop(session.id, None) is None:
+        if not self._sessions.remove(live):
             return
-        self._by_token.pop(live.resume_token, None)
         self._leave_engine(live)
         live.trace.end(reason)
         if reason == "refused":
@@ -335,7 +327,7 @@ class Orchestrator:
     # ------------------------------------------------------------ steps
 
     def _flush_soon(self, seconds: float) -> None:
-        if self._under_way or not self._ready:
+        if self._under_way or not self._supervisor.ready:
             return
         loop = asyncio.get_running_loop()
         if self._flush_at is not None:
@@ -349,7 +341,7 @@ class Orchestrator:
         if self._flush_at is not None:
             self._flush_at.cancel()
             self._flush_at = None
-        if self._under_way or not self._ready:
+        if self._under_way or not self._supervisor.ready:
             return
         now = time.monotonic()
         parts = self._planner.plan(now)
@@ -362,7 +354,7 @@ class Orchestrator:
 
     async def _run(self) -> None:
         """Take steps until the engine is given up or this is cancelled."""
-        while self._fatal is None:
+        while self._supervisor.fatal is None:
             try:
                 while True:
                     self._take(await self._engine.step())
@@ -372,13 +364,27 @@ class Orchestrator:
                 death = VerifierUnavailable("the verifier failed; try again in a moment", RESTART_AFTER)
                 death.__cause__ = error
                 self._lose_engine(death)
-            await self._restart_engine()
+            await self._supervisor.restart()
+
+    def _lose_engine(self, error: VerifierUnavailable) -> None:
+        """Every session is lost to the engine, not to us: their devices may come back to the next one."""
+        self._supervisor.lost(error)
+        self._parts.clear()
+        self._under_way = False
+        self._batch = 0
+        for live in self._sessions:
+            live.in_engine = False
+            live.session.lose_work()
+            self._planner.leave(live.session.id)
+            if live.handle is not None and live.session.state is not State.FINISHED:
+                live.handle.go_away(RESTART_AFTER)
+                live.handle.fail(error)
 
     def _take(self, step: Step) -> None:
         now = time.monotonic()
         done = []
         for outcome in step.outcomes:
-            live = self._live.get(outcome.session)
+            live = self._sessions.get(outcome.session)
             if live is not None and live.in_engine:
                 done.append((live, outcome, self._apply(live, outcome, step, now)))
         if not self._under_way or step.batch >= self._batch:
@@ -420,67 +426,6 @@ class Orchestrator:
         self._update(live)
         return waited
 
-    # ------------------------------------------------------------ the engine's life
-
-    async def _start_engine(self) -> None:
-        await self._engine.start()
-        self._batch = 0
-        if self._measured:
-            await measure(self._engine, self._times)
-            logger.info("step times measured", extra={"room": self._times.room})
-        self._under_way = False
-        self._set_ready(True)
-
-    def _lose_engine(self, error: VerifierUnavailable) -> None:
-        logger.error("engine died", exc_info=error.__cause__ or error)
-        self._set_ready(False)
-        self._parts.clear()
-        for live in list(self._live.values()):
-            live.in_engine = False
-            live.session.lose_work()
-            self._planner.leave(live.session.id)
-            if live.handle is not None and live.session.state is not State.FINISHED:
-                live.handle.go_away(RESTART_AFTER)
-                live.handle.fail(error)
-
-    async def _restart_engine(self) -> None:
-        now = time.monotonic()
-        self._deaths.append(now)
-        if len(self._deaths) > MOST_RESTARTS and now - self._deaths[0] < RESTART_WINDOW:
-            self._give_up(VerifierUnavailable("the engine died again and again; its log says why"))
-            return
-        try:
-            await self._engine.close()
-            await self._start_engine()
-        except (VerifierError, ModelError) as error:
-            death = VerifierUnavailable("the engine could not be started again; its log says why")
-            death.__cause__ = error
-            self._give_up(death)
-            return
-        self._metrics.engine_restarted()
-        logger.info("engine restarted")
-
-    def _give_up(self, error: VerifierUnavailable) -> None:
-        logger.error("engine given up", exc_info=error.__cause__ or error)
-        self._fatal = error
-        self._changed.set()
-
-    def _set_ready(self, ready: bool) -> None:
-        self._ready = ready
-        self._metrics.ready(ready)
-        self._changed.set()
-
-    async def readiness(self) -> AsyncGenerator[bool, None]:
-        """Whether sessions are taken in, now and at each change; it ends when the engine is given up."""
-        last: bool | None = None
-        while self._fatal is None:
-            self._changed.clear()
-            if self._ready is not last:
-                last = self._ready
-                yield last
-                continue
-            await self._changed.wait()
-
     # ------------------------------------------------------------ time and the end
 
     async def _tidy(self) -> None:
@@ -496,7 +441,7 @@ class Orchestrator:
             now: The time, on the monotonic clock.
         """
         counts = {"working": 0, "parked": 0, "detached": 0}
-        for live in list(self._live.values()):
+        for live in self._sessions:
             if live.handle is None:
                 if live.detached_at and now - live.detached_at > self._resume_seconds:
                     self._forget(live, "expired")
@@ -522,21 +467,20 @@ class Orchestrator:
         with contextlib.suppress(TimeoutError):  # they had their time
             async with asyncio.timeout(grace):
                 await self.idle()
-        for live in self._live.values():
+        for live in self._sessions:
             if live.handle is not None:
                 live.handle.go_away(RETRY_AFTER)
 
     async def close(self) -> None:
         """Stop the engine; sessions that are still live fail."""
         self._draining = True
-        self._ready = False
         for task in self._tasks:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
         error = VerifierUnavailable("the verifier was shut down", RETRY_AFTER)
-        for live in list(self._live.values()):
+        for live in self._sessions:
             if live.handle is not None:
                 live.handle.fail(error)
             self._forget(live, "drained")
-        await self._engine.close()
+        await self._supervisor.close()

@@ -115,7 +115,7 @@ def fit(points: list[tuple[float, float]]) -> Roofline:
 
 
 async def measure(engine: Engine, times: StepTimes) -> None:
-    """Run steps of a growing number of rows on an idle engine, until one takes clearly more than `STRETCH` times the shortest.
+    """Run steps of ever more rows on an idle engine, until one takes clearly more than `STRETCH` times the shortest.
 
     Args:
         engine: Started, with no session.

@@ -148,16 +148,17 @@ def build_pair(
     Raises:
         ModelFormatError: Also if the two have different tokenizers.
     """
-    folders = [
-        build_model(store, build, target=target, source=source, progress=progress)
-        for build in (pair.drafter, pair.target)
-    ]
-    drafter, verifier = (Manifest.load(folder) for folder in folders)
+    built = BuiltPair(
+        build_model(store, pair.drafter, target=target, source=source, progress=progress),
+        build_model(store, pair.target, target=target, source=source, progress=progress),
+        store.hf(pair.target.model.name),
+    )
+    drafter, verifier = Manifest.load(built.drafter), Manifest.load(built.target)
     if drafter.tokenizer_fingerprint != verifier.tokenizer_fingerprint:
         raise ModelFormatError(
             f"{drafter.model} cannot draft for {verifier.model}: their tokenizers differ; take two models of one family"
         )
-    return BuiltPair(*folders, target_hf=store.hf(pair.target.model.name))
+    return built
 
 
 @dataclass(frozen=True)

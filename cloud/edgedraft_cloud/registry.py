@@ -1,0 +1,71 @@
+"""Keeps the live sessions: found by their id for outcomes, and by their resume token for devices that come back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from edgedraft_cloud.engines.base import SessionId
+from edgedraft_cloud.live import LiveSession, SessionHandle
+
+
+class Registry:
+    """All sessions from their first `Open` until nobody can come back to them."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[SessionId, LiveSession] = {}
+        self._tokens: dict[bytes, LiveSession] = {}
+        self._counts: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __iter__(self) -> Iterator[LiveSession]:
+        return iter(list(self._sessions.values()))
+
+    @property
+    def connected(self) -> int:
+        """Sessions whose device is there."""
+        return sum(live.handle is not None for live in self._sessions.values())
+
+    def add(self, live: LiveSession) -> None:
+        """Take in a session."""
+        self._sessions[live.session.id] = live
+        self._counts[live.tenant.name] += 1
+
+    def remove(self, live: LiveSession) -> bool:
+        """Drop a session; whether it was there."""
+        if self._sessions.pop(live.session.id, None) is None:
+            return False
+        self._tokens.pop(live.resume_token, None)
+        self._counts[live.tenant.name] -= 1
+        if not self._counts[live.tenant.name]:
+            del self._counts[live.tenant.name]
+        return True
+
+    def get(self, session: SessionId) -> LiveSession | None:
+        """The session of an id."""
+        return self._sessions.get(session)
+
+    def resumable(self, token: bytes) -> LiveSession | None:
+        """The session that a resume token stands for."""
+        return self._tokens.get(token)
+
+    def attach(self, live: LiveSession, handle: SessionHandle) -> None:
+        """Let a new stream serve a session; the token that it came with is spent."""
+        self._tokens.pop(live.resume_token, None)
+        live.attach(handle)
+        self._tokens[live.resume_token] = live
+
+    def count(self, tenant: str) -> int:
+        """Sessions of a tenant."""
+        return self._counts[tenant]
+
+    def longest_away(self, tenant: str) -> LiveSession | None:
+        """The session of a tenant whose device has been away longest."""
+        away = [
+            live
+            for live in self._sessions.values()
+            if live.tenant.name == tenant and live.handle is None and live.detached_at
+        ]
+        return min(away, key=lambda live: live.detached_at, default=None)
