@@ -72,6 +72,7 @@ async def test_one_verdict_may_answer_several_blocks_and_half_a_block(measured):
     await measured.draft(2, 2, 12, 13)
     await measured.draft(3, 4, 14, 15)
     assert await measured.verdict(4, 0, 10, 11, 12) == (3, 2)
+    assert measured.samples.verdicts[-1].right == 3
     assert await measured.verdict(6, 3, 13, 14, 15, 16) == (3,)
 
 
@@ -79,7 +80,9 @@ async def test_what_follows_a_wrong_token_is_void(measured):
     await measured.draft(1, 0, 10, 11)
     await measured.draft(2, 2, 12, 13)
     assert await measured.verdict(5, 0, 10, 99) == (4,)
+    assert (measured.samples.verdicts[-1].right, measured.samples.verdicts[-1].wrong) == (1, 1)
     assert await measured.verdict(6, 2, 12) == ()
+    assert (measured.samples.verdicts[-1].right, measured.samples.verdicts[-1].wrong) == (0, 0)
 
 
 async def test_a_wrong_token_in_the_second_half_of_a_block_voids_what_follows(measured):

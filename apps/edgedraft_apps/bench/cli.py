@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Annotated
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -12,10 +14,12 @@ from rich.console import Console
 from edgedraft.errors import InvalidInput
 from edgedraft.identity import Identity
 from edgedraft_apps.bench.crowd import Pace
+from edgedraft_apps.bench.gateway import fairness, gateway_cost, isolation, parked
 from edgedraft_apps.bench.load import LoadSettings, make_identities, run_load
 from edgedraft_apps.bench.machine import describe_machine
 from edgedraft_apps.bench.prompts import load_prompts
-from edgedraft_apps.bench.results import Result
+from edgedraft_apps.bench.results import Result, Row
+from edgedraft_apps.bench.suite import Suite
 from edgedraft_apps.bench.trace_drafter import AnyMaterial, Material, RecordedMaterial
 from edgedraft_apps.models_cli import RegistryOption, SourceOption
 from edgedraft_apps.progress import ProgressBars
@@ -24,7 +28,10 @@ from edgedraft_models import build_pair, load_registry
 
 bench_app = typer.Typer(no_args_is_help=True, help="Measure: real figures as a table and as JSON.")
 
+VERIFIER_PARTS: Final = {"cost": gateway_cost, "fairness": fairness, "isolation": isolation, "parked": parked}
+
 OutOption = Annotated[Path | None, typer.Option("--json", help="Write the result to this file as JSON too.")]
+QuickOption = Annotated[bool, typer.Option("--quick", help="A short try-out; its figures are not to be quoted.")]
 StrictOption = Annotated[bool, typer.Option("--strict", help="Exit with 1 if a goal is missed.")]
 
 
@@ -112,6 +119,32 @@ def load(
     with ProgressBars(Console(stderr=True)) as progress:
         rows = asyncio.run(run_load(settings, identities, material, progress))
     _finish(Result("load", rows), out, strict=False)
+
+
+@bench_app.command()
+def verifier(
+    only: Annotated[
+        list[str] | None, typer.Option(help=f"Only this part; may be given again. One of: {', '.join(VERIFIER_PARTS)}.")
+    ] = None,
+    quick: QuickOption = False,
+    strict: StrictOption = False,
+    out: OutOption = None,
+) -> None:
+    """Check the verifier's figures: cost, fairness, isolation, parked sessions."""
+    unknown = set(only or ()) - set(VERIFIER_PARTS)
+    if unknown:
+        raise InvalidInput("only", f"names {', '.join(sorted(unknown))}", f"use {', '.join(VERIFIER_PARTS)}")
+    parts = [part for name, part in VERIFIER_PARTS.items() if not only or name in only]
+
+    async def run(suite: Suite) -> list[Row]:
+        return [row for part in parts for row in await part(suite)]
+
+    _finish(Result("verifier", _run(run, quick)), out, strict=strict)
+
+
+def _run(part: Callable[[Suite], Coroutine[Any, Any, list[Row]]], quick: bool) -> list[Row]:
+    with TemporaryDirectory(prefix="edgedraft-bench-") as folder, ProgressBars(Console(stderr=True)) as progress:
+        return asyncio.run(part(Suite(Path(folder), quick, progress)))
 
 
 def _finish(result: Result, out: Path | None, *, strict: bool) -> None:

@@ -134,7 +134,7 @@ def _rows(samples: Samples, crowds: Sequence[Crowd], names: Sequence[str], start
     settled = {name: sum(s.settled for s in seen if s.tenant == name) for name in names}
     seconds = end - start
     reports = [report for crowd in crowds for report in crowd.reports]
-    judged = sum(report.judged for report in reports)
+    right, wrong = (sum(getattr(sample, name) for sample in seen) for name in ("right", "wrong"))
     rows = [
         Row("settled tokens/s", "all", sum(settled.values()) / seconds, "1/s"),
         Row("accepted drafts/s", "all", sum(sample.accepted for sample in seen) / seconds, "1/s"),
@@ -145,9 +145,8 @@ def _rows(samples: Samples, crowds: Sequence[Crowd], names: Sequence[str], start
         Row("sessions refused", "all", sum(crowd.refused for crowd in crowds)),
         Row("Jain index of settled tokens", f"{len(names)} tenants", jain_index(list(settled.values()))),
     ]
-    if judged:
-        right = sum((report.acceptance_rate or 0) * report.judged for report in reports)
-        rows.append(Row("acceptance rate α", "all", right / judged))
+    if right + wrong:
+        rows.append(Row("acceptance rate α", "all", right / (right + wrong)))
     errors = sum((crowd.errors for crowd in crowds), Counter[str]())
     rows.append(Row("errors", "all", errors.total()))
     rows += [Row("errors", kind, count) for kind, count in sorted(errors.items())]

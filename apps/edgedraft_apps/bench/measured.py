@@ -21,6 +21,8 @@ class Sample:
         settled: Tokens that it settles.
         accepted: How many of them were verified drafts.
         used: Whether drafts were judged.
+        right: Positions where a draft was the token that was settled.
+        wrong: Positions where one was not; what hangs on it does not count.
         waits: Seconds since the blocks left whose first position it settles; none where it answers no block.
     """
 
@@ -29,6 +31,8 @@ class Sample:
     settled: int
     accepted: int
     used: bool
+    right: int
+    wrong: int
     waits: tuple[float, ...]
 
 
@@ -109,19 +113,21 @@ class _MeasuredStream(Stream):
         start, tokens = verdict.position, list(verdict.tokens)
         end = start + len(tokens)
         waits = []
-        right = True
+        right = wrong = 0
         # What hangs on a wrong token is void and gets no verdict.
-        while right and self._waiting and self._waiting[0][0] < end:
+        while not wrong and self._waiting and self._waiting[0][0] < end:
             position, drafted, sent = self._waiting.popleft()
             if sent is not None:
                 waits.append(now - sent)
-            judged = drafted[max(0, start - position) : end - position]
-            offset = max(position, start) - start
-            right = judged == tokens[offset : offset + len(judged)]
+            offset = max(position, start)
+            pairs = list(zip(drafted[offset - position :], tokens[offset - start :], strict=False))
+            agreed = next((index for index, (draft, token) in enumerate(pairs) if draft != token), len(pairs))
+            right += agreed
+            wrong = int(agreed < len(pairs))
             if end < position + len(drafted):
                 self._waiting.appendleft((end, drafted[end - position :], None))
-        if not right:
+        if wrong:
             self._waiting.clear()
         self._samples.verdicts.append(
-            Sample(now, self._tenant, len(tokens), verdict.accepted, verdict.block_used, tuple(waits))
+            Sample(now, self._tenant, len(tokens), verdict.accepted, verdict.block_used, right, wrong, tuple(waits))
         )

@@ -1,0 +1,158 @@
+"""The gateway's own figures, on the trace engine: cost, fairness, isolation, and many sessions that do nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Final
+
+from edgedraft_apps.bench.crowd import Crowd, Pace, ParkedSessions, jain_index, percentile
+from edgedraft_apps.bench.load import wait
+from edgedraft_apps.bench.machine import ProcessUse
+from edgedraft_apps.bench.measured import Sample, Samples
+from edgedraft_apps.bench.results import Row
+from edgedraft_apps.bench.suite import RunningVerifier, Suite
+from edgedraft_apps.bench.trace_drafter import AnyMaterial
+from edgedraft_cloud.engines.trace import ANY_PROMPT
+
+ALPHA: Final = 0.8
+_MEGA: Final = 2**20
+
+
+async def gateway_cost(suite: Suite) -> list[Row]:
+    """CPU time of the verifier's process over the blocks that it handled, 256 sessions, each a device of its own."""
+    sessions, samples = 256, Samples()
+    # A block a session and step, and no other work: half a second for four tokens keeps the load tool off the limit.
+    pace = Pace(draft_seconds=0.12, max_tokens=4096)
+    flags = ("--max-sessions", str(sessions), "--run-ahead", "0", "--tenants", str(suite.tenants()))
+    async with suite.verifier("trace", ANY_PROMPT, "--verify-ms", "500", *flags) as verifier:
+        crowd = Crowd(verifier.address, suite.devices("a", sessions), AnyMaterial(ALPHA), pace, samples)
+        async with crowd:
+            await _begin(suite, crowd, sessions)
+            start, before = time.monotonic(), ProcessUse.of(verifier.pid)
+            await wait("gateway cost", suite.seconds(30), suite.progress)
+            end, after = time.monotonic(), ProcessUse.of(verifier.pid)
+    seen = samples.between(start, end)
+    blocks = sum(sample.used for sample in seen)
+    case = f"{sessions} sessions, {blocks / (end - start):.0f} blocks a second"
+    cost = (after.cpu_seconds - before.cpu_seconds) / max(1, blocks) * 1000
+    return [
+        Row.at_most("gateway CPU a block", case, cost, 0.5, "ms"),
+        Row.exactly("errors", case, crowd.errors.total() + crowd.refused, 0),
+    ]
+
+
+async def fairness(suite: Suite) -> list[Row]:
+    """Two tenants that both always want more than there is, one with 20 times the sessions."""
+    rows = []
+    for weight, goal in ((1.0, 1.0), (3.0, 3.0)):
+        samples = Samples()
+        # One step holds 24 rows and there are twenty a second; four sessions alone draft more than half of that.
+        flags = ("--max-sessions", "256", "--step-tokens", "24", "--run-ahead", "0")
+        tenants = ("--tenants", str(suite.tenants(few=weight, many=1.0)))
+        async with suite.verifier("trace", ANY_PROMPT, "--verify-ms", "50", *flags, *tenants) as verifier:
+            crowds = [
+                Crowd(verifier.address, suite.devices(name, 4), AnyMaterial(ALPHA), pace, samples)
+                for name, pace in (("few", Pace(0.001, 1024)), ("many", Pace(0.001, 1024)))
+            ]
+            async with AsyncExitStack() as stack:
+                for crowd, sessions in zip(crowds, (4, 80), strict=True):
+                    await stack.enter_async_context(crowd)
+                    await _begin(suite, crowd, sessions)
+                start = time.monotonic()
+                await wait(f"fairness {weight:g}:1", suite.seconds(30), suite.progress)
+                end = time.monotonic()
+        few, many = (sum(s.settled for s in samples.between(start, end, name)) for name in ("few", "many"))
+        case = f"weights {weight:g}:1, 4 against 80 sessions"
+        rows += [
+            Row.at_least("Jain index of verified tokens over weights", case, jain_index([few / weight, many]), 0.99),
+            Row.at_most("error of the ratio of verified tokens", case, abs(few / max(1, many) / goal - 1), 0.05),
+            Row("verified tokens/s", f"{case}: few", few / (end - start), "1/s"),
+            Row("verified tokens/s", f"{case}: many", many / (end - start), "1/s"),
+        ]
+    return rows
+
+
+async def isolation(suite: Suite) -> list[Row]:
+    """What one tenant's flood does to another's verdict times: windows with and without it take turns in one run."""
+    window, turns = suite.seconds(8) if not suite.quick else 3.0, 2 if suite.quick else 6
+    samples = Samples()
+    flags = ("--max-sessions", "256", "--verify-ms", "50+0.2@64", "--run-ahead", "0")
+    tenants = ("--tenants", str(suite.tenants(calm=1.0, flood=1.0)))
+    quiet: list[Sample] = []
+    loud: list[Sample] = []
+    async with suite.verifier("trace", ANY_PROMPT, *flags, *tenants) as verifier, AsyncExitStack() as stack:
+        calm, flood = (
+            Crowd(verifier.address, suite.devices(name, 8), AnyMaterial(ALPHA), pace, samples)
+            for name, pace in (("calm", Pace(0.02, 1024)), ("flood", Pace(0.001, 1024)))
+        )
+        await stack.enter_async_context(calm)
+        await stack.enter_async_context(flood)
+        await _begin(suite, calm, 8)
+        await flood.connect()
+        for turn in range(2 * turns):
+            if turn % 2:
+                flood.start(80)
+            await asyncio.sleep(1.0)  # the change itself is no part of either
+            start = time.monotonic()
+            await wait(f"isolation, window {turn + 1} of {2 * turns}", window, suite.progress)
+            (loud if turn % 2 else quiet).extend(samples.between(start, time.monotonic(), "calm"))
+            await flood.stop()
+    without, under = (percentile([w for s in seen for w in s.waits], 0.99) for seen in (quiet, loud))
+    case = "8 sessions beside a flood of 80"
+    return [
+        Row.at_most("growth of p99 verdict time", case, under / without - 1, 0.10),
+        Row("p99 verdict time", "8 sessions alone", without * 1000, "ms"),
+        Row("p99 verdict time", case, under * 1000, "ms"),
+    ]
+
+
+async def parked(suite: Suite) -> list[Row]:
+    """A thousand sessions that do nothing beside a hundred that work: errors, memory, and what parking costs."""
+    resting, active, samples = 1000, 100, Samples()
+    flags = ("--max-sessions", str(resting + active), "--run-ahead", "0", "--tenants", str(suite.tenants()))
+    material, pace = AnyMaterial(ALPHA), Pace(draft_seconds=0.12, max_tokens=128)
+    async with suite.verifier("trace", ANY_PROMPT, "--verify-ms", "500", *flags) as verifier:
+        (sleeper,) = suite.devices("sleeper", 1)
+        async with (
+            ParkedSessions(verifier.address, sleeper, material, resting) as rest,
+            Crowd(verifier.address, suite.devices("a", active), material, pace, samples) as crowd,
+        ):
+            before = ProcessUse.of(verifier.pid)
+            asleep = time.monotonic()
+            await wait("only parked sessions", suite.seconds(10), suite.progress)
+            idle = (ProcessUse.of(verifier.pid).cpu_seconds - before.cpu_seconds) / (time.monotonic() - asleep)
+            await _begin(suite, crowd, active, suite.seconds(20))
+            start = time.monotonic()
+            memory = await _memory(suite, verifier, suite.seconds(60))
+            tokens = sum(sample.settled for sample in samples.between(start, time.monotonic()))
+    case = f"{resting} parked and {active} active streams, {suite.seconds(60):.0f} s"
+    third = max(1, len(memory) // 3)
+    early, late = (statistics.median(part) for part in (memory[:third], memory[-third:]))
+    return [
+        Row.exactly("errors", case, crowd.errors.total() + crowd.refused + rest.errors.total(), 0),
+        Row.at_most("growth of memory", case, late / early - 1, 0.02),
+        Row("memory", case, late / _MEGA, "MiB"),
+        Row("settled tokens/s", case, tokens / suite.seconds(60), "1/s"),
+        Row.at_most("CPU share of the process", f"{resting} parked streams alone", idle, 0.01),
+    ]
+
+
+async def _begin(suite: Suite, crowd: Crowd, sessions: int, warm_up: float = 5.0) -> None:
+    suite.progress("connect", 0, 1, "")
+    await crowd.connect()
+    crowd.start(sessions)
+    await wait("warm up", warm_up, suite.progress)
+
+
+async def _memory(suite: Suite, verifier: RunningVerifier, seconds: float) -> Sequence[int]:
+    """Resident memory of the verifier, once a second."""
+    found = []
+    for second in range(round(seconds)):
+        suite.progress("parked and active", second, round(seconds), "seconds")
+        found.append(ProcessUse.of(verifier.pid).rss)
+        await asyncio.sleep(1.0)
+    return found
