@@ -16,7 +16,7 @@ from edgedraft_apps.cli import app as edgedraft_app
 from edgedraft_cloud.authority import DevelopmentAuthority
 from edgedraft_cloud.cli import app as verifier_app
 
-PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "cloud/README.md")
 COMMANDS = {"edgedraft": edgedraft_app, "edgedraft-verifier": verifier_app}
 
 
