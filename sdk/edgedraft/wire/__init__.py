@@ -15,7 +15,6 @@ from edgedraft.wire.method import (
     DEVICE_URI,
     MAX_FRAME_BYTES,
     PROTOCOL_VERSION,
-    RETRY_AFTER_KEY,
     SERVICE_NAME,
     VERIFY_METHOD,
 )
@@ -25,7 +24,6 @@ __all__ = [
     "DEVICE_URI",
     "MAX_FRAME_BYTES",
     "PROTOCOL_VERSION",
-    "RETRY_AFTER_KEY",
     "SERVICE_NAME",
     "VERIFY_METHOD",
     "FrameLimits",

@@ -11,9 +11,6 @@ DESCRIBE_METHOD: Final = f"/{SERVICE_NAME}/Describe"
 # An `Open` with a prompt of 128k tokens of three bytes each fits; nothing else comes near.
 MAX_FRAME_BYTES: Final = 512 * 1024
 
-RETRY_AFTER_KEY: Final = "edgedraft-retry-after-ms"
-"""Trailing metadata of a refusal: when to try again."""
-
 DEVICE_URI: Final = re.compile(
     r"spiffe://edgedraft/tenant/(?P<tenant>[A-Za-z0-9][A-Za-z0-9._-]{0,62})"
     r"/device/(?P<device>[A-Za-z0-9][A-Za-z0-9._-]{0,62})"
