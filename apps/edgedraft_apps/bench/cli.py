@@ -24,7 +24,7 @@ from edgedraft_apps.bench.trace_drafter import AnyMaterial, Material, RecordedMa
 from edgedraft_apps.models_cli import RegistryOption, SourceOption
 from edgedraft_apps.progress import ProgressBars
 from edgedraft_cloud.engines.trace_file import TraceFile
-from edgedraft_models import build_pair, load_registry
+from edgedraft_models import build_hf, build_model, build_pair, load_registry
 
 bench_app = typer.Typer(no_args_is_help=True, help="Measure: real figures as a table and as JSON.")
 
@@ -140,6 +140,36 @@ def verifier(
         return [row for part in parts for row in await part(suite)]
 
     _finish(Result("verifier", _run(run, quick)), out, strict=strict)
+
+
+@bench_app.command()
+def target(
+    context: typer.Context,
+    prompts: Annotated[Path, typer.Option(help="JSON Lines with `prompt`, `text` or `turns`, or a text line each.")],
+    pair: Annotated[str | None, typer.Option(help="Pair of `edgedraft models list`. [the default pair]")] = None,
+    limit: Annotated[int, typer.Option(help="Take so many prompts, evenly spread over the file.")] = 16,
+    tokens: Annotated[int, typer.Option(help="Tokens of an answer.")] = 64,
+    draft_ms: Annotated[float, typer.Option(help="Time of a step of each device's drafter.")] = 10.0,
+    registry: RegistryOption = None,
+    source: SourceOption = None,
+    quick: QuickOption = False,
+    strict: StrictOption = False,
+    out: OutOption = None,
+) -> None:
+    """Check the verifier on vLLM against plain vLLM: the same tokens, and how much faster they come.
+
+    The drafts are those of the pair's real drafter, replayed, so that it takes no time from the target.
+    """
+    # Only here: it loads TVM.
+    from edgedraft_apps.bench.target import TargetSettings, target_figures
+
+    chosen, store = load_registry(registry).pair(pair), context.obj
+    with ProgressBars(Console(stderr=True)) as progress:
+        hf = build_hf(store, chosen.target.model, source=source, progress=progress)
+        drafter = build_model(store, chosen.drafter, source=source, progress=progress)
+    settings = TargetSettings(hf, drafter, load_prompts(prompts, limit), tokens, draft_ms / 1000)
+    rows = _run(lambda suite: target_figures(suite, settings), quick)
+    _finish(Result("target", rows), out, strict=strict)
 
 
 def _run(part: Callable[[Suite], Coroutine[Any, Any, list[Row]]], quick: bool) -> list[Row]:

@@ -39,6 +39,7 @@ class Pace:
         draft_seconds: Time of a step of the drafter.
         max_tokens: Tokens of an answer at most.
         block_size: Draft tokens to gather into a frame.
+        ignore_eos: Go on behind the end of a text.
 
     Raises:
         InvalidInput: A value is out of range.
@@ -47,6 +48,7 @@ class Pace:
     draft_seconds: float = 0.02
     max_tokens: int = 128
     block_size: int = 4
+    ignore_eos: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.draft_seconds <= 60:
@@ -136,7 +138,9 @@ class Crowd:
             prompt = next(self._numbers)
             length = self._material.length(prompt, self._pace.max_tokens)
             try:
-                async with client.generate(Prompt(raw=str(prompt)), SamplingParams(length)) as generation:
+                async with client.generate(
+                    Prompt(raw=str(prompt)), SamplingParams(length, ignore_eos=self._pace.ignore_eos)
+                ) as generation:
                     async for _ in generation:
                         pass
                     assert generation.report is not None  # it has finished

@@ -13,7 +13,7 @@ from pathlib import Path
 from edgedraft.errors import InvalidInput
 from edgedraft.identity import Identity
 from edgedraft_apps.bench.crowd import Crowd, Pace, jain_index, percentile
-from edgedraft_apps.bench.measured import Samples
+from edgedraft_apps.bench.measured import LoopLag, Samples
 from edgedraft_apps.bench.results import Row
 from edgedraft_apps.bench.trace_drafter import Material
 from edgedraft_apps.wan import WanProxy
@@ -92,8 +92,9 @@ async def run_load(
     Raises:
         VerifierError: The verifier cannot be reached or refuses a device.
     """
-    samples = Samples()
+    samples, lag = Samples(), LoopLag()
     async with AsyncExitStack() as stack:
+        await stack.enter_async_context(lag)
         verifier = settings.verifier
         if settings.rtt:
             host, _, port = verifier.rpartition(":")
@@ -117,7 +118,8 @@ async def run_load(
         for crowd in crowds:
             await crowd.stop()
     names = [devices[0].tenant for devices in identities]
-    return _rows(samples, crowds, names, start, end)
+    own = percentile(lag.between(start, end), 0.99) * 1000
+    return [*_rows(samples, crowds, names, start, end), Row("delay of the load tool itself p99", "all", own, "ms")]
 
 
 async def wait(stage: str, seconds: float, progress: Progress) -> None:

@@ -71,6 +71,25 @@ class ProcessUse:
             raise InvalidInput("pid", f"{pid} cannot be looked at", "run this on Linux, while it lives") from error
         return cls((int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK"), pages * os.sysconf("SC_PAGE_SIZE"))
 
+    @classmethod
+    def of_tree(cls, pid: int) -> Self:
+        """A process, its children and theirs, as far as they live.
+
+        Raises:
+            InvalidInput: As `of`.
+        """
+        parents: dict[int, int] = {}
+        for entry in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                parents[int(entry.parent.name)] = int(entry.read_text(encoding="utf-8").rpartition(")")[2].split()[1])
+            except OSError:
+                continue  # it has ended meanwhile
+        family = {pid}
+        while more := {child for child, parent in parents.items() if parent in family} - family:
+            family |= more
+        uses = [cls.of(member) for member in family]
+        return cls(sum(use.cpu_seconds for use in uses), sum(use.rss for use in uses))
+
 
 def _gpu() -> str | None:
     tool = shutil.which("nvidia-smi")

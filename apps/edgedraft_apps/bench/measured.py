@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, Self
 
 from edgedraft.transport.base import Stream, Transport
 from edgedraft.wire import verify_pb2 as pb
+
+_LOOK_SECONDS: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +28,7 @@ class Sample:
         used: Whether drafts were judged.
         right: Positions where a draft was the token that was settled.
         wrong: Positions where one was not; what hangs on it does not count.
+        queue: Seconds that the drafts waited for their step, as the verifier says.
         waits: Seconds since the blocks left whose first position it settles; none where it answers no block.
     """
 
@@ -33,6 +39,7 @@ class Sample:
     used: bool
     right: int
     wrong: int
+    queue: float
     waits: tuple[float, ...]
 
 
@@ -45,6 +52,39 @@ class Samples:
     def between(self, start: float, end: float, tenant: str | None = None) -> list[Sample]:
         """Those that came in [start, end), of one tenant or of all."""
         return [each for each in self.verdicts if start <= each.at < end and tenant in (None, each.tenant)]
+
+
+class LoopLag:
+    """How late this process's own event loop is: what a load tool that is overloaded adds to every time it takes.
+
+    An async context manager; it looks every few milliseconds meanwhile.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._task: asyncio.Task[None] | None = None
+        self.lags: list[tuple[float, float]] = []
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._look())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    def between(self, start: float, end: float) -> list[float]:
+        """The delays in seconds that were seen in [start, end)."""
+        return [lag for at, lag in self.lags if start <= at < end]
+
+    async def _look(self) -> None:
+        while True:
+            due = self._clock() + _LOOK_SECONDS
+            await asyncio.sleep(_LOOK_SECONDS)
+            self.lags.append((due, self._clock() - due))
 
 
 class MeasuredTransport(Transport):
@@ -129,5 +169,15 @@ class _MeasuredStream(Stream):
         if wrong:
             self._waiting.clear()
         self._samples.verdicts.append(
-            Sample(now, self._tenant, len(tokens), verdict.accepted, verdict.block_used, right, wrong, tuple(waits))
+            Sample(
+                at=now,
+                tenant=self._tenant,
+                settled=len(tokens),
+                accepted=verdict.accepted,
+                used=verdict.block_used,
+                right=right,
+                wrong=wrong,
+                queue=verdict.queue_us / 1e6,
+                waits=tuple(waits),
+            )
         )

@@ -95,7 +95,7 @@ class Recorder:
         if room < 1:
             raise InvalidInput("prompts", f"has one of {len(prompt)} tokens", "shorten it, or take another pair")
         tokens = self._answer(prompt, min(self.header.max_tokens, room))
-        choices, confidence = self._choices(prompt, tokens)
+        choices, confidence = choices_along(self._drafter, prompt, tokens)
         return Trace(tuple(prompt), tuple(tokens), choices, confidence, category)
 
     def _answer(self, prompt: Sequence[int], limit: int) -> list[int]:
@@ -109,18 +109,19 @@ class Recorder:
             tokens += feed
         return tokens
 
-    def _choices(
-        self, prompt: Sequence[int], tokens: Sequence[int]
-    ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[float, ...], ...]]:
-        """What the drafter puts where `tokens` stand, with its probabilities; both [tokens, TOP]."""
-        cache = self._drafter.new_cache(len(prompt) + len(tokens), sequences=1)
-        sequence = cache.new_sequence()
-        if len(prompt) > 1:
-            self._drafter.forward(cache, [Feed(sequence, prompt[:-1])])
-        logits = self._drafter.forward(cache, [Feed(sequence, [prompt[-1], *tokens[:-1]])], logits="all")
-        best = np.argsort(-logits, axis=1, kind="stable")[:, :TOP]
-        probabilities = np.take_along_axis(_softmax(logits), best, axis=1)
-        return tuple(map(tuple, best.tolist())), tuple(map(tuple, probabilities.tolist()))
+
+def choices_along(
+    drafter: CompiledModel, prompt: Sequence[int], tokens: Sequence[int]
+) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[float, ...], ...]]:
+    """What a drafter puts where a target has put `tokens`, best first, and its probabilities; both [tokens, TOP]."""
+    cache = drafter.new_cache(len(prompt) + len(tokens), sequences=1)
+    sequence = cache.new_sequence()
+    if len(prompt) > 1:
+        drafter.forward(cache, [Feed(sequence, prompt[:-1])])
+    logits = drafter.forward(cache, [Feed(sequence, [prompt[-1], *tokens[:-1]])], logits="all")
+    best = np.argsort(-logits, axis=1, kind="stable")[:, :TOP]
+    probabilities = np.take_along_axis(_softmax(logits), best, axis=1)
+    return tuple(map(tuple, best.tolist())), tuple(map(tuple, probabilities.tolist()))
 
 
 def record(
