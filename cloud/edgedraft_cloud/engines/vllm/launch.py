@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,10 +17,12 @@ from edgedraft_cloud.engines.vllm.target import Target
 if TYPE_CHECKING:
     from vllm.v1.engine.core_client import AsyncMPClient
 
-_SCHEDULER: Final = "edgedraft_cloud.engines.vllm.scheduler.DraftScheduler"
-_PROPOSER: Final = "edgedraft_cloud.engines.vllm.worker.NullProposer"
-_CPU_BLOCK: Final = 32
-"""Tokens in a KV page on a CPU: the fewest that its kernels are fast with."""
+SCHEDULER: Final = "edgedraft_cloud.engines.vllm.scheduler.DraftScheduler"
+PROPOSER: Final = "edgedraft_cloud.engines.vllm.worker.NullProposer"
+PAGE: Final = 32
+"""Tokens in a page of a KV cache whose size is set here: the fewest that vLLM's CPU kernels are fast with."""
+CPU_KV_TOKENS: Final = 16_384
+"""Size of the KV cache on a CPU where none is set: memory is no measure of it there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,24 +58,29 @@ def start(settings: Settings) -> AsyncMPClient:
     """Start vLLM's processes and wait until the target is loaded.
 
     Raises:
-        ValueError: vLLM does not take the settings, e.g. since the KV cache holds not even one context.
+        ImportError: vLLM is not installed.
+        ModelError: It is not one that this engine knows.
+        ValueError: vLLM does not take the settings, e.g. since the KV cache does not hold one context.
         RuntimeError: Its processes did not come up; they have said why on standard error.
     """
-    from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.platforms import current_platform
-    from vllm.v1.engine.core_client import EngineCoreClient
-    from vllm.v1.executor.abstract import Executor
+    with _environment(_EVERYWHERE):
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.platforms import current_platform
+        from vllm.v1.engine.core_client import EngineCoreClient
+        from vllm.v1.executor.abstract import Executor
 
-    cpu = current_platform.is_cpu()
-    with _environment(_cpu_environment(settings.threads) if cpu else {}):
-        arguments = AsyncEngineArgs(**_arguments(settings), **(_cpu_arguments() if cpu else {}))
-        config = arguments.create_engine_config()
-        return EngineCoreClient.make_async_mp_client(config, Executor.get_class(config), log_stats=False)
+        from edgedraft_cloud.engines.vllm import hooks
+
+        hooks.check()
+        cpu = current_platform.is_cpu()
+        with _environment(_cpu_environment(settings.threads) if cpu else {}):
+            config = AsyncEngineArgs(**_plain(settings, cpu), **_drafting(settings)).create_engine_config()
+            return EngineCoreClient.make_async_mp_client(config, Executor.get_class(config), log_stats=False)
 
 
-def _arguments(settings: Settings) -> dict[str, Any]:
-    block = {} if settings.kv_tokens is None else {"block_size": _CPU_BLOCK}
-    return {
+def _plain(settings: Settings, cpu: bool) -> dict[str, Any]:
+    """What vLLM would be told in any case."""
+    arguments: dict[str, Any] = {
         "model": str(settings.target.folder),
         "skip_tokenizer_init": True,
         "max_model_len": settings.context,
@@ -81,10 +89,31 @@ def _arguments(settings: Settings) -> dict[str, Any]:
         "enable_chunked_prefill": True,
         "enable_prefix_caching": True,
         "async_scheduling": False,
-        "scheduler_cls": _SCHEDULER,
+        "seed": secrets.randbelow(1 << 31),  # by default every start would draw the same
+    }
+    kv_tokens = settings.kv_tokens
+    if cpu:
+        import torch
+
+        kv_tokens = kv_tokens or max(CPU_KV_TOKENS, settings.context)
+        # float32 is the fast one where bfloat16 is not in the hardware.
+        arguments["dtype"] = "auto" if torch.cpu._is_avx512_bf16_supported() else "float32"
+        arguments["enforce_eager"] = True
+        arguments["distributed_executor_backend"] = "uni"
+        arguments["kv_cache_memory_bytes"] = 1 << 20  # only compared with what is free: the number of pages decides
+    if kv_tokens is not None:
+        arguments["block_size"] = PAGE
+        arguments["num_gpu_blocks_override"] = ceil(kv_tokens / PAGE) + 1  # one page is vLLM's own
+    return arguments
+
+
+def _drafting(settings: Settings) -> dict[str, Any]:
+    """What makes it take drafts from outside."""
+    return {
+        "scheduler_cls": SCHEDULER,
         "speculative_config": {
             "method": "custom_class",
-            "model": _PROPOSER,
+            "model": PROPOSER,
             "num_speculative_tokens": settings.max_block,
         },
         "additional_config": {
@@ -94,48 +123,37 @@ def _arguments(settings: Settings) -> dict[str, Any]:
                 "park_seconds": settings.park_seconds,
             }
         },
-        "num_gpu_blocks_override": (
-            # One page is vLLM's own.
-            None if settings.kv_tokens is None else ceil(settings.kv_tokens / _CPU_BLOCK) + 1
-        ),
-        **block,
     }
 
 
-def _cpu_arguments() -> dict[str, Any]:
-    import torch
-
-    return {
-        # float32 is the fast one where bfloat16 is not in the hardware.
-        "dtype": "auto" if torch.cpu._is_avx512_bf16_supported() else "float32",
-        "enforce_eager": True,
-        "distributed_executor_backend": "uni",
-        # Only compared with what is free; the number of pages above decides.
-        "kv_cache_memory_bytes": 1 << 20,
-    }
+_EVERYWHERE: Final = {
+    # A fork of a process with threads and sockets may hang.
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
+}
 
 
 def _cpu_environment(threads: int | None) -> dict[str, str]:
-    environment = {
-        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
-        # One process for scheduler and model; a second one only helps where threads are bound to cores.
+    """Variables without which vLLM is slow on a CPU, or restless."""
+    variables = {
+        # One process for scheduler and model; a second one helps only where threads are bound to cores.
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": str(threads or len(os.sched_getaffinity(0))),
-        # How many ms a thread spins for work that may come: a process that rests must not burn a core.
-        "KMP_BLOCKTIME": "1",
+        "KMP_BLOCKTIME": "1",  # ms that a thread spins for work that may come
     }
     intel = Path(sys.prefix) / "lib" / "libiomp5.so"
     if intel.exists():
-        environment["LD_PRELOAD"] = ":".join(filter(None, (os.environ.get("LD_PRELOAD"), str(intel))))
-    return environment
+        variables["LD_PRELOAD"] = ":".join(filter(None, (os.environ.get("LD_PRELOAD"), str(intel))))
+    return variables
 
 
 @contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set variables for the processes that are started here; what vLLM sets meanwhile is undone too."""
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for the processes that are started meanwhile; what vLLM sets of its own is undone too."""
     before = dict(os.environ)
-    os.environ.update(values)
+    os.environ.update(variables)
     try:
         yield
     finally:

