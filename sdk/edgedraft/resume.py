@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_before_delay, wait_random_exponential
 
 from edgedraft.errors import Overloaded, VerifierError, VerifierUnavailable
 
@@ -62,8 +62,8 @@ class Resuming(Generic[T]):
         """Get over one outage; an error after progress ends it too, and may begin the next."""
         async for attempt in AsyncRetrying(
             retry=retry_if_exception(lambda error: self.curable(error) and self.progress() == before),
-            stop=lambda state: self._left(state) <= 0,
-            wait=lambda state: _asked(state) + min(BACKOFF(state), self._left(state)),
+            stop=stop_before_delay(self.seconds),
+            wait=lambda state: _asked(state) + BACKOFF(state),
             before_sleep=lambda state: self.on_outage(_error(state)),
             reraise=True,
         ):
@@ -74,10 +74,6 @@ class Resuming(Generic[T]):
                 return await self.speak(max(0.0, self.seconds - (time.monotonic() - state.start_time)))
         raise AssertionError("tenacity neither returned nor raised")
 
-    def _left(self, state: RetryCallState) -> float:
-        """Seconds of the outage that are left after the wait that the verifier asked for."""
-        return self.seconds - (state.seconds_since_start or 0.0) - _asked(state)
-
 
 def _error(state: RetryCallState) -> BaseException:
     error = state.outcome.exception() if state.outcome is not None else None
@@ -86,6 +82,7 @@ def _error(state: RetryCallState) -> BaseException:
 
 
 def _asked(state: RetryCallState) -> float:
+    """Seconds that the verifier asked to wait."""
     error = _error(state)
     asked = error.retry_after if isinstance(error, (VerifierUnavailable, Overloaded)) else None
     return asked or 0.0

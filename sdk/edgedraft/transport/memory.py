@@ -14,7 +14,7 @@ class MemoryPeer:
 
     def __init__(self) -> None:
         self._up: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._down: asyncio.Queue[bytes | EdgedraftError | None] = asyncio.Queue()
+        self._down: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
 
     async def receive(self) -> bytes | None:
         """The next frame of the device; None once it is gone."""
@@ -26,7 +26,7 @@ class MemoryPeer:
 
 
 Handler = Callable[[MemoryPeer], Awaitable[None]]
-"""Serves one stream until it returns; an `EdgedraftError` that it raises reaches the device."""
+"""Serves one stream until it returns; an `EdgedraftError` or `AssertionError` that it raises reaches the device."""
 
 
 class MemoryTransport(Transport):
@@ -68,7 +68,7 @@ class _MemoryStream(Stream):
     async def _serve(self, handler: Handler) -> None:
         try:
             await handler(self._peer)
-        except EdgedraftError as error:
+        except (EdgedraftError, AssertionError) as error:
             self._peer._down.put_nowait(error)
         else:
             self._peer._down.put_nowait(None)
@@ -80,7 +80,7 @@ class _MemoryStream(Stream):
 
     async def receive(self) -> bytes | None:
         item = await self._peer._down.get()
-        if isinstance(item, EdgedraftError):
+        if isinstance(item, Exception):
             raise item
         return item
 
