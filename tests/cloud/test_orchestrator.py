@@ -1,50 +1,32 @@
 """Many sessions over one engine: sharing, merging for slow readers, refusals, draining, and an engine that dies."""
 
 import asyncio
+import time
 
 import pytest
-from toy import toy_greedy, toy_target
+from devices import CLOSE, PROMPT, Device, RecordingEngine, drafts, endless, engine_info, opening, read_all, turns
+from toy import toy_greedy
 
-from edgedraft.errors import InvalidInput, Overloaded, VerifierUnavailable
-from edgedraft.wire import PROTOCOL_VERSION
+import edgedraft_cloud.orchestrator as orchestrator_module
+from edgedraft.errors import InvalidInput, ModelNotFound, Overloaded, Unauthenticated, VerifierUnavailable
 from edgedraft.wire import verify_pb2 as pb
-from edgedraft_cloud.engines.base import EngineInfo, Outcome, Sampling
-from edgedraft_cloud.engines.scripted import ScriptedEngine
+from edgedraft_cloud.engines.base import Outcome, Sampling
 from edgedraft_cloud.orchestrator import Orchestrator
+from edgedraft_cloud.session import State
+from edgedraft_cloud.supervisor import MOST_RESTARTS
+from edgedraft_cloud.tenants import Tenant, Tenants
 
-FINGERPRINT = "ab" * 32
-PROMPT = [11, 12, 13]
-INFO = EngineInfo("scripted", "toy", "f", FINGERPRINT, 100, 200, 8, 4, (2, 0))
-
-
-def opening(**changes) -> pb.Open:
-    fields = {
-        "protocol": PROTOCOL_VERSION,
-        "tokenizer_fingerprint": FINGERPRINT,
-        "mode": pb.MODE_OPEN,
-        "prompt": PROMPT,
-        "limits": pb.Limits(max_tokens=20),
-    }
-    return pb.Open(**{**fields, **changes})
-
-
-def drafts(tokens, position=0, block=1, epoch=0) -> pb.ClientFrame:
-    return pb.ClientFrame(draft=pb.Draft(epoch=epoch, position=position, block=block, tokens=tokens))
-
-
-async def turns(count: int = 50) -> None:
-    """Let everything that can happen by itself happen."""
-    for _ in range(count):
-        await asyncio.sleep(0)
+INFO = engine_info()
 
 
 @pytest.fixture
-def engine() -> ScriptedEngine:
-    return ScriptedEngine(toy_target, INFO)
+def engine() -> RecordingEngine:
+    return RecordingEngine(INFO)
 
 
 @pytest.fixture
-async def make(engine):
+async def make(engine, monkeypatch):
+    monkeypatch.setattr(orchestrator_module, "GATHER_SECONDS", 0.0)
     made: list[Orchestrator] = []
 
     async def start(**settings) -> Orchestrator:
@@ -58,18 +40,11 @@ async def make(engine):
         await orchestrator.close()
 
 
-async def read_all(handle, acknowledge: bool = True) -> tuple[list[int], list[str]]:
-    """Settled tokens and the kinds of frames, acknowledging as a device does."""
-    tokens: list[int] = []
-    kinds: list[str] = []
-    async for frame in handle.frames():
-        kinds.append(frame.WhichOneof("frame"))
-        if frame.HasField("verdict"):
-            assert frame.verdict.position == len(tokens)
-            tokens += frame.verdict.tokens
-            if acknowledge:
-                handle.receive(pb.ClientFrame(settled=len(tokens)))
-    return tokens, kinds
+def tenants(*named: Tenant) -> Tenants:
+    return Tenants({tenant.name: tenant for tenant in named}, None)
+
+
+# ---------------------------------------------------------------- the way of a session
 
 
 async def test_the_cloud_decodes_by_itself_to_the_end(make):
@@ -85,36 +60,66 @@ async def test_the_cloud_decodes_by_itself_to_the_end(make):
     assert orchestrator.live_sessions == 0
 
 
-async def test_opened_grants_what_was_set(make):
+async def test_opened_grants_what_was_set_and_a_token_to_come_back_with(make):
     orchestrator = await make(window=5)
-    handle = await orchestrator.open(opening(), "acme", "phone")
-    opened = (await anext(handle.frames())).opened
-    assert (opened.window, opened.max_block, opened.resume_token) == (5, INFO.max_block, b"")
+    handles = [await orchestrator.open(opening(), "acme", "phone") for _ in range(2)]
+    first, second = [(await anext(handle.frames())).opened for handle in handles]
+    assert (first.window, first.max_block) == (5, INFO.max_block)
+    assert (first.settled, first.epoch, first.last_block) == (0, 0, 0)
+    assert len(first.resume_token) >= 16
+    assert first.resume_token != second.resume_token
 
 
-async def test_without_run_ahead_nothing_happens_until_a_draft_comes(make, engine):
+async def test_without_run_ahead_the_first_token_comes_by_itself_and_the_next_with_a_draft(make, engine):
     orchestrator = await make(run_ahead=0)
     handle = await orchestrator.open(opening(), "acme", "phone")
+    assert handle.live.session.state is State.WORKING
     await turns()
-    assert engine.steps == []
+    assert [[work.tokens for work in step] for step in engine.steps] == [[()]]
     right = toy_greedy(PROMPT, 20)
     handle.receive(drafts(right[:4]))
     await turns()
-    assert [work.tokens for (work,) in engine.steps] == [tuple(right[:4])]
+    assert [work.tokens for (work,) in engine.steps] == [(), tuple(right[1:4])]
     frames = handle.frames()
     await anext(frames)
     verdict = (await anext(frames)).verdict
-    assert (list(verdict.tokens), verdict.accepted, verdict.block_used) == (right[:5], 4, True)
+    assert (list(verdict.tokens), verdict.accepted, verdict.block_used) == (right[:5], 3, True)
     await frames.aclose()
+
+
+async def test_drafts_that_come_while_the_prompt_is_read_go_with_the_next_step(make, engine):
+    orchestrator = await make(run_ahead=0)
+    handle = await orchestrator.open(opening(), "acme", "phone")
+    right = toy_greedy(PROMPT, 20)
+    handle.receive(drafts(right[:4]))
+    await turns()
+    assert [work.tokens for (work,) in engine.steps] == [(), tuple(right[1:4])]
 
 
 async def test_works_of_one_moment_go_in_one_step(make, engine):
     orchestrator = await make(run_ahead=0)
-    handles = [await orchestrator.open(opening(prompt=[i]), "acme", "phone") for i in range(3, 6)]
-    for handle in handles:
-        handle.receive(drafts([5]))
+    prompts = [[token] for token in range(3, 6)]
+    handles = [await orchestrator.open(opening(prompt=prompt), "acme", "phone") for prompt in prompts]
     await turns()
-    assert {work.session for work in engine.steps[0]} == {handle.session.id for handle in handles}
+    before = len(engine.steps)
+    for handle, prompt in zip(handles, prompts, strict=True):
+        handle.receive(drafts(toy_greedy(prompt, 2)))
+    await turns()
+    assert {work.session for work in engine.steps[before]} == {handle.live.session.id for handle in handles}
+    assert all(len(work.tokens) == 1 for work in engine.steps[before])
+
+
+async def test_one_step_is_under_way_at_a_time(make, engine, monkeypatch):
+    """What comes during a step waits for it to end, however much that is."""
+    orchestrator = await make(run_ahead=0)
+    handles = [await orchestrator.open(endless(prompt=[token]), "acme", "phone") for token in range(3, 6)]
+    await turns()
+    submitted = []
+    monkeypatch.setattr(engine, "submit", lambda works: submitted.append([*works]) or 10**6)
+    for handle in handles:
+        handle.receive(drafts(handle.live.session.tree.settled + [5]))
+        await turns()
+    assert len(submitted) == 1
 
 
 async def test_a_slow_reader_gets_what_it_missed_in_one_verdict(make):
@@ -133,12 +138,35 @@ async def test_a_slow_reader_gets_what_it_missed_in_one_verdict(make):
 
 async def test_run_ahead_stops_for_a_device_that_does_not_acknowledge(make, engine):
     orchestrator = await make(run_ahead=3)
-    handle = await orchestrator.open(opening(limits=pb.Limits(max_tokens=20, ignore_eos=True)), "acme", "phone")
+    handle = await orchestrator.open(endless(), "acme", "phone")
     await turns(200)
     assert len(engine.steps) == 3
     handle.receive(pb.ClientFrame(settled=2))
     await turns(200)
     assert len(engine.steps) == 5
+
+
+async def test_a_full_house_spends_every_step_on_drafts_and_no_more_rows_than_the_room(make, engine):
+    orchestrator = await make(step_tokens=8, run_ahead=64)
+    devices = [Device(orchestrator, endless(prompt=[token])) for token in range(3, 6)]
+    for device in devices:
+        await device.connect()
+    await turns()
+    idle = await orchestrator.open(endless(prompt=[9]), "acme", "idle")
+    frames = idle.frames()
+    await anext(frames)
+    before = None
+    for _ in range(20):
+        for device in devices:
+            device.draft(6)
+        before = len(engine.steps) if before is None else before
+        for device in devices:
+            await device.read()
+    steps = engine.steps[before:]
+    assert max(sum(len(work.tokens) + 1 for work in step) for step in steps) <= 8
+    served = [work.session for step in steps for work in step if work.tokens]
+    assert {served.count(device.handle.live.session.id) > 5 for device in devices} == {True}
+    await frames.aclose()
 
 
 async def test_the_engine_is_given_back_when_a_session_finishes_though_nobody_reads(make, engine, monkeypatch):
@@ -147,16 +175,56 @@ async def test_the_engine_is_given_back_when_a_session_finishes_though_nobody_re
     orchestrator = await make()
     done = await orchestrator.open(opening(limits=pb.Limits(max_tokens=2)), "acme", "phone")
     closed = await orchestrator.open(opening(), "acme", "phone")
-    closed.receive(pb.ClientFrame(close=pb.Close(reason=pb.Close.REASON_CANCELLED)))
+    closed.receive(CLOSE)
     await turns()
-    assert {done.session.id, closed.session.id} <= set(released)
-    assert (await read_all(closed))[1] == ["opened", "finished"]
+    assert {done.live.session.id, closed.live.session.id} <= set(released)
+    assert (await read_all(closed))[1][-1] == "finished"
+
+
+async def test_sampling_reaches_the_engine_with_off_values_filled_in_and_the_tenant_as_salt(make, engine, monkeypatch):
+    seen: list[tuple[Sampling, str]] = []
+    original = engine.open
+
+    async def spy(session, prompt, sampling, salt):
+        seen.append((sampling, salt))
+        await original(session, prompt, sampling, salt)
+
+    monkeypatch.setattr(engine, "open", spy)
+    orchestrator = await make()
+    await orchestrator.open(opening(), "acme", "phone")
+    await orchestrator.open(opening(sampling=pb.Sampling(temperature=0.5, top_p=0.25, top_k=3, seed=0)), "umbra", "p")
+    assert seen == [
+        (Sampling(), "acme"),
+        (Sampling(temperature=0.5, top_p=0.25, top_k=3, seed=0), "umbra"),
+    ]
+
+
+async def test_a_silent_device_and_an_old_session_are_ended(make):
+    orchestrator = await make(run_ahead=0, idle_seconds=5.0, session_seconds=50.0)
+    handle = await orchestrator.open(endless(), "acme", "phone")
+    now = time.monotonic()
+    orchestrator.tidy(now + 4)
+    orchestrator.tidy(now + 6)
+    with pytest.raises(InvalidInput, match="has sent nothing for 5 s"):
+        await read_all(handle)
+    handle.close()
+    handle = await orchestrator.open(endless(), "acme", "phone")
+    handle.live.heard_at = now + 51
+    orchestrator.tidy(now + 52)
+    with pytest.raises(InvalidInput, match="has lived for 50 s"):
+        await read_all(handle)
+    handle.close()
+
+
+# ---------------------------------------------------------------- refusals
 
 
 REFUSED = {
     "open.model": {"model": "another"},
     "open.mode": {"mode": pb.MODE_SEALED},
-    "open.resume_token": {"resume_token": b"x"},
+    "open.resume_token": {"resume_token": b"x" * 65},
+    "open.resume_tokens": {"resume_tokens": [5], "resume_position": 1},
+    "open.resume_position": {"resume_token": b"x", "resume_tokens": [5]},
     "open.prompt": {"prompt": []},
     "open.tokenizer_fingerprint": {"tokenizer_fingerprint": "cd" * 32},
     "open.protocol": {"protocol": 0},
@@ -166,12 +234,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("field", REFUSED)
-async def test_a_bad_open_names_its_field_and_takes_no_place(make, field):
+async def test_a_bad_open_names_its_field_and_takes_no_place(make, engine, field):
     orchestrator = await make()
     with pytest.raises(InvalidInput) as error:
         await orchestrator.open(opening(**REFUSED[field]), "acme", "phone")
     assert error.value.field == field
     assert orchestrator.live_sessions == 0
+    assert engine.opened == []
 
 
 async def test_the_refusal_of_a_mode_lists_those_that_are_served(make):
@@ -181,51 +250,91 @@ async def test_the_refusal_of_a_mode_lists_those_that_are_served(make):
     await orchestrator.open(opening(mode=pb.MODE_CLOAKED), "acme", "phone")
 
 
-async def test_sampling_reaches_the_engine_with_off_values_filled_in(make, engine, monkeypatch):
-    seen: list[Sampling] = []
-    original = engine.open
-
-    async def spy(session, prompt, sampling):
-        seen.append(sampling)
-        await original(session, prompt, sampling)
-
-    monkeypatch.setattr(engine, "open", spy)
-    orchestrator = await make()
+async def test_a_tenant_that_is_not_served_is_refused(make, engine):
+    orchestrator = await make(tenants=tenants(Tenant("acme")))
+    with pytest.raises(Unauthenticated, match="'umbra' is not served here"):
+        await orchestrator.open(opening(), "umbra", "phone")
+    assert engine.opened == []
     await orchestrator.open(opening(), "acme", "phone")
-    await orchestrator.open(opening(sampling=pb.Sampling(temperature=0.5, top_p=0.25, top_k=3, seed=0)), "acme", "p")
-    assert seen == [Sampling(), Sampling(temperature=0.5, top_p=0.25, top_k=3, seed=0)]
 
 
-async def test_a_full_house_refuses_with_a_time_and_takes_again_after_a_close(make):
-    orchestrator = await make()
-    handles = [await orchestrator.open(opening(), "acme", "phone") for _ in range(INFO.max_sessions)]
-    with pytest.raises(Overloaded) as error:
+async def test_a_full_house_refuses_with_a_time_and_takes_again_after_a_session_is_over(make):
+    orchestrator = await make(run_ahead=0)
+    handles = [await orchestrator.open(endless(), "acme", "phone") for _ in range(INFO.max_sessions)]
+    with pytest.raises(Overloaded, match="all 4 sessions are taken") as error:
         await orchestrator.open(opening(), "acme", "phone")
     assert error.value.retry_after > 0
+    handles[0].receive(CLOSE)
     handles[0].close()
     await orchestrator.open(opening(), "acme", "phone")
 
 
-async def test_a_bad_frame_touches_no_other_session(make):
-    orchestrator = await make(run_ahead=0)
-    bad = await orchestrator.open(opening(), "acme", "phone")
-    good = await orchestrator.open(opening(), "acme", "phone")
-    with pytest.raises(InvalidInput) as error:
-        bad.receive(drafts([5], position=3))
-    assert error.value.field == "draft.position"
-    bad.close()
-    good.receive(drafts(toy_greedy(PROMPT, 3)))
-    frames = good.frames()
-    await anext(frames)
-    assert (await anext(frames)).verdict.accepted == 3
-    await frames.aclose()
+async def test_a_tenant_that_has_all_its_sessions_is_refused_and_others_are_not(make):
+    orchestrator = await make(run_ahead=0, tenants=tenants(Tenant("acme", max_sessions=1), Tenant("umbra")))
+    await orchestrator.open(endless(), "acme", "phone")
+    with pytest.raises(Overloaded, match="all 1 sessions of this tenant") as error:
+        await orchestrator.open(opening(), "acme", "phone")
+    assert error.value.retry_after > 0
+    await orchestrator.open(opening(), "umbra", "phone")
+
+
+async def test_a_tenant_over_its_rate_is_told_when_to_come_back_and_loses_nothing(make):
+    limited = Tenant("acme", max_sessions=2, tokens_per_minute=60, burst=10)
+    orchestrator = await make(run_ahead=0, tenants=tenants(limited, Tenant("umbra")))
+    first = await orchestrator.open(endless(prompt=[5] * 30), "acme", "phone")
+    await turns()
+    token = first.live.resume_token
+    first.close()
+    with pytest.raises(Overloaded, match="has used its 60 tokens a minute") as error:
+        await orchestrator.open(endless(), "acme", "phone")
+    # 30 tokens of prompt and one that was settled, 10 of them free, at one a second.
+    assert 15 < error.value.retry_after <= 21
+    await orchestrator.open(opening(), "umbra", "phone")
+    again = endless(prompt=[5] * 30, resume_token=token)
+    assert (await orchestrator.open(again, "acme", "phone")).live is first.live
+
+
+async def test_a_tenant_over_its_rate_pauses_and_goes_on(make, engine, monkeypatch):
+    clock = [1000.0]
+    monkeypatch.setattr(orchestrator_module.time, "monotonic", lambda: clock[0])
+    limited = Tenant("acme", tokens_per_minute=60, burst=10)
+    orchestrator = await make(run_ahead=100, tenants=tenants(limited, Tenant("umbra")))
+    held = await orchestrator.open(endless(prompt=[5]), "acme", "phone")
+    free = await orchestrator.open(endless(40, prompt=[5]), "umbra", "phone")
+    await turns(300)
+    assert free.live.session.state is State.FINISHED
+    # The prompt, ten tokens of the burst, and the one that overdraws it.
+    assert len(held.live.session.tree.settled) == 10
+    clock[0] += 5.0
+    held.receive(pb.ClientFrame())
+    await turns(300)
+    assert len(held.live.session.tree.settled) == 15
+
+
+async def test_the_house_takes_up_a_tenant_by_itself_once_its_rate_allows(make, engine, monkeypatch):
+    """No frame need come; a timer is set for the time."""
+    timers = []
+
+    def call_later(seconds, callback, *arguments):
+        timers.append(seconds)
+        return original(0, callback, *arguments) if seconds < 1e-6 else original(3600, callback, *arguments)
+
+    loop = asyncio.get_running_loop()
+    original = loop.call_later
+    clock = [1000.0]
+    monkeypatch.setattr(orchestrator_module.time, "monotonic", lambda: clock[0])
+    orchestrator = await make(tenants=tenants(Tenant("acme", tokens_per_minute=60, burst=10)))
+    monkeypatch.setattr(loop, "call_later", call_later)
+    await orchestrator.open(endless(prompt=[5]), "acme", "phone")
+    await turns(300)
+    assert timers[-1] == pytest.approx(1.0)
 
 
 async def test_an_open_that_is_given_up_leaves_nothing_in_the_engine(make, engine, monkeypatch):
     entered = asyncio.Event()
     released: list[str] = []
 
-    async def slow(session, prompt, sampling):
+    async def slow(session, prompt, sampling, salt):
         entered.set()
         await asyncio.Event().wait()
 
@@ -239,58 +348,179 @@ async def test_an_open_that_is_given_up_leaves_nothing_in_the_engine(make, engin
         await opened
     assert len(released) == 1
     assert orchestrator.live_sessions == 0
+    orchestrator.tidy(time.monotonic())
+
+
+async def test_an_engine_that_has_no_room_refuses_and_the_place_is_free_again(make, engine):
+    orchestrator = await make()
+    for _ in range(2 * INFO.max_sessions):
+        engine.refuse = Overloaded("the cache is full", 3.0)
+        with pytest.raises(Overloaded, match="the cache is full"):
+            await orchestrator.open(opening(), "acme", "phone")
+    await orchestrator.open(opening(), "acme", "phone")
+
+
+# ---------------------------------------------------------------- one harms no other
+
+
+async def test_a_bad_frame_touches_no_other_session(make):
+    orchestrator = await make(run_ahead=0)
+    bad = await orchestrator.open(opening(), "acme", "phone")
+    good = await orchestrator.open(opening(), "acme", "phone")
+    await turns()
+    with pytest.raises(InvalidInput) as error:
+        bad.receive(drafts([5], position=3))
+    assert error.value.field == "draft.position"
+    bad.fail(error.value)
+    bad.close()
+    good.receive(drafts(toy_greedy(PROMPT, 4)))
+    await turns()
+    frames = good.frames()
+    await anext(frames)
+    assert (await anext(frames)).verdict.accepted == 3
+    await frames.aclose()
+    orchestrator.tidy(time.monotonic())
+    assert orchestrator.live_sessions == 1
+    with pytest.raises(InvalidInput, match=r"open\.resume_tokens|is new"):
+        # A session that broke the protocol cannot be taken up: this is a new one, and its tokens are no beginning.
+        raise_if_new = await orchestrator.open(opening(resume_token=bad.live.resume_token), "acme", "phone")
+        assert raise_if_new.live is not bad.live
+        raise InvalidInput("session", "is new", "")
 
 
 @pytest.mark.parametrize("error", [Overloaded("the cache is full", 1.0), ValueError("anything")], ids=repr)
-async def test_an_outcome_with_an_error_ends_its_session_after_what_was_settled(make, engine, monkeypatch, error):
+async def test_an_outcome_with_an_error_ends_its_stream_after_what_was_settled(make, engine, monkeypatch, error):
     orchestrator = await make(run_ahead=0)
-    handle = await orchestrator.open(opening(), "acme", "phone")
-    other = await orchestrator.open(opening(), "acme", "phone")
-    handle.receive(drafts(toy_greedy(PROMPT, 2)))
+    handle = await orchestrator.open(endless(), "acme", "phone")
+    other = await orchestrator.open(endless(), "acme", "phone")
+    handle.receive(drafts(toy_greedy(PROMPT, 3)))
     await turns()
     judge = engine._judge
+    failing = handle.live.session.id
     monkeypatch.setattr(
         engine,
         "_judge",
-        lambda work: Outcome(work.session, (), 0, error=error) if work.session == handle.session.id else judge(work),
+        lambda work: Outcome(work.session, (), 0, error=error) if work.session == failing else judge(work),
     )
-    handle.receive(drafts([5], position=3, block=2, epoch=1))
-    other.receive(drafts([5]))
+    handle.receive(drafts([5], position=4, block=2, epoch=1))
+    other.receive(drafts([*toy_greedy(PROMPT, 1), 5]))
     await turns()
     frames = handle.frames()
     await anext(frames)
-    assert (await anext(frames)).verdict.tokens == toy_greedy(PROMPT, 3)
+    assert (await anext(frames)).verdict.tokens == toy_greedy(PROMPT, 4)
     with pytest.raises(type(error)):
         await anext(frames)
     frames = other.frames()
     await anext(frames)
-    assert (await anext(frames)).HasField("verdict")
+    assert len((await anext(frames)).verdict.tokens) == 2
     await frames.aclose()
 
 
-async def test_a_dead_engine_fails_all_sessions_and_new_ones(make, engine):
+# ---------------------------------------------------------------- an engine that dies
+
+
+async def followed(orchestrator) -> list[bool]:
+    return [ready async for ready in orchestrator.readiness()]
+
+
+async def test_a_dead_engine_sends_its_sessions_away_with_a_token_and_is_started_again(make, engine):
     orchestrator = await make(run_ahead=0)
-    handles = [await orchestrator.open(opening(), "acme", "phone") for _ in range(2)]
+    handles = [await orchestrator.open(endless(), "acme", "phone") for _ in range(2)]
+    await turns()
     engine.die()
-    await orchestrator.engine_died()
+    await turns()
     for handle in handles:
-        with pytest.raises(VerifierUnavailable):
-            await read_all(handle)
+        frames = handle.frames()
+        await anext(frames)
+        assert (await anext(frames)).HasField("verdict")
+        going = (await anext(frames)).go_away
+        assert going.resume_token == handle.live.resume_token
+        assert going.retry_after_ms > 0
+        with pytest.raises(VerifierUnavailable, match="told to die"):
+            await anext(frames)
         handle.close()
-    with pytest.raises(VerifierUnavailable):
+    assert engine.starts == 2
+    one = opening(limits=pb.Limits(max_tokens=1))
+    tokens, kinds = await read_all(await orchestrator.open(one, "acme", "phone"))
+    assert (tokens, kinds[-1]) == (toy_greedy(PROMPT, 1), "finished")
+
+
+async def test_while_the_engine_is_started_again_sessions_are_refused_with_a_time(make, engine, monkeypatch):
+    gate = asyncio.Event()
+    orchestrator = await make()
+    start = engine.start
+
+    async def slow():
+        await gate.wait()
+        await start()
+
+    monkeypatch.setattr(engine, "start", slow)
+    readiness = orchestrator.readiness()
+    assert await anext(readiness)
+    engine.die()
+    assert not await anext(readiness)
+    with pytest.raises(VerifierUnavailable, match="is loading its model") as error:
         await orchestrator.open(opening(), "acme", "phone")
+    assert error.value.retry_after > 0
+    gate.set()
+    assert await anext(readiness)
+    await orchestrator.open(opening(), "acme", "phone")
+    await readiness.aclose()
+
+
+async def test_an_engine_that_dies_again_and_again_is_given_up(make, engine):
+    orchestrator = await make()
+    following = asyncio.create_task(followed(orchestrator))
+    for _ in range(MOST_RESTARTS + 1):
+        await turns()
+        engine.die()
+    await turns()
+    assert await following == [True, False] * (MOST_RESTARTS + 1)
+    assert engine.starts == MOST_RESTARTS + 1
+    with pytest.raises(VerifierUnavailable, match="again and again"):
+        await orchestrator.open(opening(), "acme", "phone")
+
+
+async def test_deaths_long_ago_do_not_count(make, engine, monkeypatch):
+    clock = [1000.0]
+    monkeypatch.setattr(orchestrator_module.time, "monotonic", lambda: clock[0])
+    orchestrator = await make()
+    for _ in range(3 * MOST_RESTARTS):
+        engine.die()
+        await turns()
+        clock[0] += 300.0
+    assert engine.starts == 3 * MOST_RESTARTS + 1
+    await orchestrator.open(opening(), "acme", "phone")
+
+
+@pytest.mark.parametrize("error", [ModelNotFound("gone"), InvalidInput("kv_tokens", "is 1", "use more"), OSError()])
+async def test_an_engine_that_cannot_be_started_again_is_given_up(make, engine, monkeypatch, error):
+    async def broken():
+        raise error
+
+    orchestrator = await make()
+    monkeypatch.setattr(engine, "start", broken)
+    engine.die()
+    assert (await followed(orchestrator))[-1] is False
+    with pytest.raises(VerifierUnavailable, match="could not be started again") as raised:
+        await orchestrator.open(opening(), "acme", "phone")
+    assert raised.value.__cause__ is error
 
 
 async def test_a_fault_between_engine_and_sessions_leaves_nobody_waiting(make, engine, monkeypatch):
     orchestrator = await make(run_ahead=0)
-    handle = await orchestrator.open(opening(), "acme", "phone")
+    handle = await orchestrator.open(endless(), "acme", "phone")
+    await turns()
     monkeypatch.setattr(engine, "_judge", lambda work: 1 / 0)
-    handle.receive(drafts([5]))
+    handle.receive(drafts([*toy_greedy(PROMPT, 1), 5]))
     with pytest.raises(VerifierUnavailable) as error:
         await read_all(handle)
     assert isinstance(error.value.__cause__, ZeroDivisionError)
-    with pytest.raises(VerifierUnavailable):
-        await orchestrator.open(opening(), "acme", "phone")
+    monkeypatch.undo()
+    assert engine.starts == 2
+
+
+# ---------------------------------------------------------------- the end
 
 
 async def test_draining_lets_sessions_finish_and_takes_nobody_new(make):
@@ -307,16 +537,19 @@ async def test_draining_lets_sessions_finish_and_takes_nobody_new(make):
     await draining
 
 
-async def test_draining_sends_away_who_does_not_finish(make):
+async def test_draining_sends_away_who_does_not_finish_with_a_token(make):
     orchestrator = await make(run_ahead=0)
-    handle = await orchestrator.open(opening(), "acme", "phone")
+    handle = await orchestrator.open(endless(), "acme", "phone")
+    await turns()
     await orchestrator.drain(0)
-    assert (await read_all(handle))[1] == ["opened", "go_away"]
+    frames = [frame async for frame in handle.frames()]
+    assert [frame.WhichOneof("frame") for frame in frames] == ["opened", "verdict", "go_away"]
+    assert frames[-1].go_away.resume_token == frames[0].opened.resume_token
 
 
 async def test_close_fails_what_is_live(make):
     orchestrator = await make(run_ahead=0)
-    handle = await orchestrator.open(opening(), "acme", "phone")
+    handle = await orchestrator.open(endless(), "acme", "phone")
     await orchestrator.close()
     with pytest.raises(VerifierUnavailable, match="shut down"):
         await read_all(handle)

@@ -15,6 +15,7 @@ from edgedraft_cloud.server import RunningServer
 
 
 def scripted_info(codec: TextCodec, **changes) -> EngineInfo:
+    """The toy as an engine tells it; the room is set, so that nothing is measured."""
     facts = {
         "engine": "scripted",
         "model": "toy",
@@ -25,6 +26,7 @@ def scripted_info(codec: TextCodec, **changes) -> EngineInfo:
         "max_block": 8,
         "max_sessions": 4,
         "eos_token_ids": (2, 0),
+        "room": 10_000,
     }
     return EngineInfo(**{**facts, **changes})
 
