@@ -83,7 +83,7 @@ class Pipeline:
         self._clock = clock
         self._stream: GatedStream | None = None
         self._resume_token = b""
-        self._interrupted = False
+        self._lost: str | None = None  # why the verifier is away, while it is
         self._acknowledged = 0
         self._sent_at: dict[int, float] = {}
         self._changed_for_drafting = asyncio.Event()
@@ -142,7 +142,7 @@ class Pipeline:
                     await self._open(self._stream)
             except TimeoutError as error:
                 raise VerifierUnavailable(
-                    f"the verifier was lost and not found again within {self._resume_seconds:g} s; try again"
+                    f"the verifier did not come back within {self._resume_seconds:g} s: {self._lost}"
                 ) from error
             return await _first_of(self._receive(self._stream), self._send(self._stream))
         except VerifierError:
@@ -153,16 +153,16 @@ class Pipeline:
         return bool(self._resume_token) and isinstance(error, (VerifierUnavailable, Overloaded))
 
     def _interrupt(self, error: BaseException) -> None:
-        if not self._interrupted:
-            self._interrupted = True
+        if self._lost is None:
             self._meter.overlap.update(self._clock(), waiting=False)
             self._emit(Interrupted(str(error)))
+        self._lost = str(error)
 
     async def _open(self, stream: GatedStream) -> None:
         """Open the session, or take it up again; there is no window before that."""
         opening = pb.Open()
         opening.CopyFrom(self._opening)
-        if self._interrupted:
+        if self._lost is not None:
             opening.resume_token = self._resume_token
             opening.resume_position = len(self._log.settled)
             opening.resume_tokens.extend(self._log.settled)
@@ -187,7 +187,7 @@ class Pipeline:
         log.window = _granted("a window", opened.window)
         log.max_block = min(log.max_block, _granted("blocks", opened.max_block))
         self._resume_token = opened.resume_token
-        if self._interrupted:
+        if self._lost is not None:
             if opened.settled < len(log.settled):
                 raise ProtocolError(
                     f"the verifier took the session up at position {opened.settled}, {len(log.settled)} are settled"
@@ -195,7 +195,7 @@ class Pipeline:
             log.reopen(opened.epoch, opened.last_block)
             self._acknowledged = len(log.settled)
             self._sent_at.clear()
-            self._interrupted = False
+            self._lost = None
             self._meter.resumes += 1
             self._emit(Resumed())
         self._changed_for_drafting.set()
