@@ -44,7 +44,7 @@ def new_session(message: pb.Open, info: EngineInfo, *, window: int, run_ahead: i
             run_ahead=run_ahead,
         ),
         prompt=tuple(message.prompt),
-        restored=tuple(message.resume_tokens),
+        restored=tuple(message.resume_tokens) if message.resume_token else None,
     )
 
 

@@ -93,11 +93,13 @@ class SessionHandle:
         self._wake = asyncio.Event()
 
     def receive(self, frame: pb.ClientFrame) -> None:
-        """Take a frame of the device.
+        """Take a frame of the device; on a stream that has failed it counts no more, another may have followed.
 
         Raises:
             InvalidInput: It breaks the protocol; end the stream.
         """
+        if self._error is not None:
+            return
         now = time.monotonic()
         self.live.heard_at = now
         self.live.session.receive(frame, now)

@@ -213,6 +213,10 @@ class Orchestrator:
 
     def _check_room(self, tenant: Tenant) -> None:
         """Refuse what there is no room for; a tenant's own sessions give way where their device is away."""
+        wait = self._planner.over_rate(tenant, time.monotonic())
+        if wait > 0:
+            self._metrics.refused(tenant.name, "tenant_tokens")
+            raise Overloaded(f"this tenant has used its {tenant.tokens_per_minute} tokens a minute", wait)
         most = self._engine.info.max_sessions
         full = len(self._sessions) >= most
         own_full = self._sessions.count(tenant.name) >= tenant.max_sessions
@@ -226,10 +230,6 @@ class Orchestrator:
             else:
                 self._metrics.refused(tenant.name, "sessions")
                 raise Overloaded(f"all {most} sessions are taken", RETRY_AFTER)
-        wait = self._planner.over_rate(tenant, time.monotonic())
-        if wait > 0:
-            self._metrics.refused(tenant.name, "tenant_tokens")
-            raise Overloaded(f"this tenant has used its {tenant.tokens_per_minute} tokens a minute", wait)
 
     async def _reattach(self, live: LiveSession, message: pb.Open, tenant: str, device: str) -> SessionHandle:
         session = live.session
@@ -254,11 +254,15 @@ class Orchestrator:
         if session.state is State.FINISHED:
             return
         live.in_engine = True
+        self._planner.join(session, live.tenant, background=live.background)
         try:
             await self._engine.open(session.id, session.text, live.sampling, live.tenant.name)
         except BaseException:
             # The device may have left meanwhile, and the engine may have taken the session already.
             self._leave_engine(live)
+            if live.handle is not None:
+                # A further stream has come in the meantime and counted on this one's opening.
+                live.handle.fail(VerifierUnavailable("the session could not be taken up; try again", RETRY_AFTER))
             raise
         if not live.in_engine:
             raise VerifierUnavailable("the verifier's engine died; try again in a moment", RESTART_AFTER)
@@ -273,7 +277,6 @@ class Orchestrator:
     def _attach(self, live: LiveSession, held: int) -> SessionHandle:
         if live.handle is not None:
             live.handle.fail(VerifierUnavailable("the device has opened another stream for this session"))
-        self._planner.join(live.session, live.tenant, background=live.background)
         handle = SessionHandle(live, held, self._planner.window, changed=self._update, closed=self._detach)
         self._sessions.attach(live, handle)
         self._update(live)

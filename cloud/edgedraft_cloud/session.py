@@ -69,13 +69,13 @@ class Session:
         id: Names it in the engine and in logs.
         limits: What it may do.
         prompt: Token ids of the prompt.
-        restored: Tokens that were settled before, elsewhere.
+        restored: Tokens that were settled before, elsewhere; None: its device begins.
     """
 
     id: SessionId
     limits: SessionLimits
     prompt: tuple[int, ...]
-    restored: Sequence[int] = ()
+    restored: Sequence[int] | None = None
     state: State = State.WORKING
     tree: DraftTree = field(default_factory=DraftTree)
     usage: pb.Usage = field(default_factory=pb.Usage)
@@ -88,9 +88,11 @@ class Session:
 
     def __post_init__(self) -> None:
         self.usage.prompt_tokens = len(self.prompt)
-        for token in self.restored:
-            self.tree.settle(token)
-        self._acknowledged = len(self.restored)
+        if self.restored is not None:
+            for token in self.restored:
+                self.tree.settle(token)
+            self.usage.settled_tokens = self._acknowledged = len(self.restored)
+            self._resumes = 1
         self._end_if_over()
 
     @property
@@ -113,6 +115,7 @@ class Session:
         if list(tokens) != self.tree.settled[:held]:
             raise InvalidInput("open.resume_tokens", "are not what was settled", "open a new session")
         self.tree.drop_pending()
+        self._waiting_since = None
         self._resumes += 1
         self._acknowledged = max(self._acknowledged, held)
 

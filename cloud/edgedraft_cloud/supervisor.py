@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from typing import Final
 
-from edgedraft.errors import ModelError, VerifierError, VerifierUnavailable
+from edgedraft.errors import VerifierUnavailable
 from edgedraft_cloud.engines.base import Engine
 from edgedraft_cloud.metrics import Metrics
 from edgedraft_cloud.step_times import StepTimes, measure
@@ -70,7 +70,7 @@ class Supervisor:
         try:
             await self._engine.close()
             await self.start()
-        except (VerifierError, ModelError) as error:
+        except Exception as error:  # noqa: BLE001  whatever it is, nobody may wait for an engine that does not come
             death = VerifierUnavailable("the engine could not be started again; its log says why")
             death.__cause__ = error
             self._give_up(death)
@@ -81,13 +81,15 @@ class Supervisor:
     async def readiness(self) -> AsyncGenerator[bool, None]:
         """Whether the engine is ready, now and at each change; it ends when the engine is given up."""
         last: bool | None = None
-        while self.fatal is None:
+        while True:
             self._changed.clear()
             if self.ready is not last:
                 last = self.ready
                 yield last
-                continue
-            await self._changed.wait()
+            elif self.fatal is not None:
+                return
+            else:
+                await self._changed.wait()
 
     async def close(self) -> None:
         """Stop the engine."""
