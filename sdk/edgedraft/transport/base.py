@@ -10,7 +10,9 @@ class Stream(ABC):
 
     @abstractmethod
     async def send(self, frame: bytes) -> None:
-        """Hand over one encoded `ClientFrame`; waits while the link is congested. Only the gate may call this.
+        """Hand over one encoded `ClientFrame`. Only the gate may call this.
+
+        It waits while the link is congested, and that may last until what has come is read: `receive` must go on.
 
         Raises:
             VerifierError: The stream is broken or was refused.
