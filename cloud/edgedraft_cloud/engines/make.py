@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from edgedraft_cloud.config import ServerConfig
 from edgedraft_cloud.engines.base import Engine
 
-KV_TOKENS = 16_384
+KV_TOKENS: Final = 16_384
+STEP_TOKENS: Final = 512
+"""Rows that vLLM makes buffers for, unless more are asked for."""
 
 
 def make_engine(settings: ServerConfig) -> Engine:
@@ -26,6 +29,7 @@ def make_engine(settings: ServerConfig) -> Engine:
                 context=settings.context,
                 max_sessions=settings.max_sessions,
                 max_block=settings.max_block,
+                step_tokens=max(STEP_TOKENS, settings.step_tokens or 0, settings.max_block + 1),
                 kv_tokens=settings.kv_tokens,
                 threads=settings.threads,
             )
