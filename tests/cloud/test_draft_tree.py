@@ -157,10 +157,24 @@ def test_a_new_epoch_frees_the_window(sender):
     assert sender.send([1, 2, 3], position=1, epoch=1, window=3) == Received(fresh=3)
 
 
-@settings(max_examples=300, deadline=None)
+def test_dropping_what_is_pending_keeps_what_is_settled_and_how_far_the_numbers_went(sender):
+    sender.send([1, 2])
+    sender.settle(1)
+    sender.send([5], position=1, epoch=3)
+    sender.tree.drop_pending()
+    tree = sender.tree
+    assert (sender.line(), tree.pending, tree.settled, tree.epoch, tree.last_block) == ([], 0, [1], 3, 2)
+    # What still comes of the old numbering hangs on nothing.
+    with pytest.raises(InvalidInput, match="is 1, this epoch has 0 nodes"):
+        sender.send([6], position=2, epoch=3, parent=1)
+    assert sender.send([5, 6], position=1, epoch=4) == Received(fresh=2)
+
+
+@settings(max_examples=300)
 @given(
     st.lists(
         st.one_of(
+            st.tuples(st.just("drop")),
             st.tuples(st.just("settle"), st.integers(0, 3)),
             st.tuples(
                 st.just("send"),
@@ -178,6 +192,8 @@ def test_the_count_of_pending_nodes_is_the_size_of_the_tree(history):
     for name, *arguments in history:
         if name == "settle":
             sender.settle(*arguments)
+        elif name == "drop":
+            sender.tree.drop_pending()
         else:
             tokens, position, epoch, parent = arguments
             with contextlib.suppress(InvalidInput):

@@ -117,7 +117,7 @@ async def test_one_step_is_under_way_at_a_time(make, engine, monkeypatch):
     submitted = []
     monkeypatch.setattr(engine, "submit", lambda works: submitted.append([*works]) or 10**6)
     for handle in handles:
-        handle.receive(drafts(handle.live.session.tree.settled + [5]))
+        handle.receive(drafts([*handle.live.session.tree.settled, 5]))
         await turns()
     assert len(submitted) == 1
 
