@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Final
@@ -131,10 +131,7 @@ def verifier(
     out: OutOption = None,
 ) -> None:
     """Check the verifier's figures: cost, fairness, isolation, parked sessions."""
-    unknown = set(only or ()) - set(VERIFIER_PARTS)
-    if unknown:
-        raise InvalidInput("only", f"names {', '.join(sorted(unknown))}", f"use {', '.join(VERIFIER_PARTS)}")
-    parts = [part for name, part in VERIFIER_PARTS.items() if not only or name in only]
+    parts = [VERIFIER_PARTS[name] for name in _chosen(only, VERIFIER_PARTS)]
 
     async def run(suite: Suite) -> list[Row]:
         return [row for part in parts for row in await part(suite)]
@@ -151,6 +148,7 @@ def target(
     tokens: Annotated[int, typer.Option(help="Tokens of an answer.")] = 64,
     draft_ms: Annotated[float, typer.Option(help="Time of a step of each device's drafter.")] = 10.0,
     registry: RegistryOption = None,
+    only: Annotated[list[str] | None, typer.Option(help="Only this part: same, or speed.")] = None,
     source: SourceOption = None,
     quick: QuickOption = False,
     strict: StrictOption = False,
@@ -161,15 +159,63 @@ def target(
     The drafts are those of the pair's real drafter, replayed, so that it takes no time from the target.
     """
     # Only here: it loads TVM.
-    from edgedraft_apps.bench.target import TargetSettings, target_figures
+    from edgedraft_apps.bench.target import PARTS, TargetSettings, target_figures
 
+    parts = _chosen(only, PARTS)
     chosen, store = load_registry(registry).pair(pair), context.obj
     with ProgressBars(Console(stderr=True)) as progress:
         hf = build_hf(store, chosen.target.model, source=source, progress=progress)
         drafter = build_model(store, chosen.drafter, source=source, progress=progress)
     settings = TargetSettings(hf, drafter, load_prompts(prompts, limit), tokens, draft_ms / 1000)
-    rows = _run(lambda suite: target_figures(suite, settings), quick)
+    rows = _run(lambda suite: target_figures(suite, settings, parts), quick)
     _finish(Result("target", rows), out, strict=strict)
+
+
+@bench_app.command()
+def capacity(
+    context: typer.Context,
+    prompts: Annotated[Path, typer.Option(help="JSON Lines with `prompt`, `text` or `turns`, or a text line each.")],
+    pair: Annotated[str, typer.Option(help="Pair of `edgedraft models list`.")] = "qwen2.5-coder",
+    limit: Annotated[int, typer.Option(help="Take so many prompts, evenly spread over the file.")] = 8,
+    tokens: Annotated[int, typer.Option(help="Tokens of an answer.")] = 24,
+    draft_ms: Annotated[float, typer.Option(help="Time of a step of each device's drafter.")] = 20.0,
+    gamma: Annotated[int, typer.Option(help="Draft tokens a step of the draft model beside the target.")] = 4,
+    clients: Annotated[str, typer.Option(help="Numbers of clients to measure with, ascending.")] = "1,2,4,8",
+    registry: RegistryOption = None,
+    source: SourceOption = None,
+    quick: QuickOption = False,
+    strict: StrictOption = False,
+    out: OutOption = None,
+) -> None:
+    """Count the clients that one target serves at the same time between tokens, by who drafts.
+
+    Devices draft for a verifier on vLLM; a draft model drafts beside the target in vLLM; or nobody drafts.
+    """
+    # Only here: it loads TVM.
+    from edgedraft_apps.bench.capacity import CapacitySettings, capacity_figures
+
+    chosen, store = load_registry(registry).pair(pair), context.obj
+    with ProgressBars(Console(stderr=True)) as progress:
+        target, beside = (
+            build_hf(store, each.model, source=source, progress=progress) for each in (chosen.target, chosen.drafter)
+        )
+        drafter = build_model(store, chosen.drafter, source=source, progress=progress)
+    try:
+        numbers = tuple(int(number) for number in clients.split(","))
+    except ValueError as error:
+        raise InvalidInput("clients", f"is {clients!r}", "write numbers, e.g. 1,2,4,8") from error
+    settings = CapacitySettings(
+        target, beside, drafter, load_prompts(prompts, limit), tokens, draft_ms / 1000, gamma, numbers
+    )
+    rows = _run(lambda suite: capacity_figures(suite, settings), quick)
+    _finish(Result("capacity", rows), out, strict=strict)
+
+
+def _chosen(only: Collection[str] | None, parts: Collection[str]) -> list[str]:
+    for name in only or ():
+        if name not in parts:
+            raise InvalidInput("only", f"is {name!r}", f"use {', '.join(parts)}")
+    return [name for name in parts if not only or name in only]
 
 
 def _run(part: Callable[[Suite], Coroutine[Any, Any, list[Row]]], quick: bool) -> list[Row]:

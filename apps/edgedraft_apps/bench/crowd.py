@@ -169,6 +169,7 @@ class ParkedSessions:
     """
 
     def __init__(self, verifier: str, identity: Identity, material: Material, count: int) -> None:
+        self._told = asyncio.Event()
         self._material = material
         self._count = count
         connections = -(-count // PARKED_A_CONNECTION)
@@ -192,6 +193,16 @@ class ParkedSessions:
         for link in self._links:
             await link.close()
 
+    async def rest(self, seconds: float = 3.0) -> None:
+        """Wait until none of them was told anything for so long: the cloud has run ahead as far as it may."""
+        while True:
+            self._told.clear()
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._told.wait()
+            except TimeoutError:
+                return
+
     async def _session(self, number: int, opened: asyncio.Event) -> None:
         try:
             stream = await self._links[number // PARKED_A_CONNECTION].open_stream()
@@ -199,6 +210,7 @@ class ParkedSessions:
                 await stream.send(pb.ClientFrame(open=self._open(number)).SerializeToString())
                 while (frame := await stream.receive()) is not None:
                     decode_server_frame(frame)
+                    self._told.set()
                     opened.set()
                 self.errors["ended"] += 1
             finally:

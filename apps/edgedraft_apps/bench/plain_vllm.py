@@ -119,12 +119,12 @@ def _environment() -> dict[str, str]:
 def _work(task: PlainTask) -> PlainResult:
     from vllm import LLM, SamplingParams
 
-    rows = max(task.batches) * 32 + 2048
+    rows = max(task.batches, default=1) * 32 + 2048
     llm = LLM(
         model=task.model,
         skip_tokenizer_init=True,
         max_model_len=task.context,
-        max_num_seqs=max(task.batches),
+        max_num_seqs=max(task.batches, default=1),
         max_num_batched_tokens=rows,
         enable_prefix_caching=False,  # every wave reads its prompts
         disable_log_stats=False,
@@ -132,7 +132,7 @@ def _work(task: PlainTask) -> PlainResult:
         enforce_eager=True,
         distributed_executor_backend="uni",
         block_size=32,
-        num_gpu_blocks_override=max(task.batches) * (-(-task.context // 32) + 1) + 1,
+        num_gpu_blocks_override=max(task.batches, default=1) * (-(-task.context // 32) + 1) + 1,
         kv_cache_memory_bytes=1 << 20,
         **({} if task.speculative is None else {"speculative_config": dict(task.speculative)}),
     )

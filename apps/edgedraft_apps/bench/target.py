@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,7 @@ from edgedraft_apps.bench.trace_drafter import Material, RecordedMaterial, Trace
 from edgedraft_apps.wan import WanProxy
 from edgedraft_cloud.engines.trace_file import Trace, TraceFile, TraceHeader
 
+PARTS: Final = ("same", "speed")
 CONTEXT: Final = 1024
 GOALS: Final = {1: 1.8, 4: 1.8, 8: 1.3}
 """Sessions, and how much faster they shall be than plain decoding, at the acceptance rate below."""
@@ -58,8 +59,13 @@ class TargetSettings:
     draft_seconds: float = 0.01
 
 
-async def target_figures(suite: Suite, settings: TargetSettings) -> list[Row]:
+async def target_figures(suite: Suite, settings: TargetSettings, parts: Collection[str] = PARTS) -> list[Row]:
     """Rows of sameness and of speed.
+
+    Args:
+        suite: The surroundings.
+        settings: The pair, and what to ask it.
+        parts: Which of `PARTS`.
 
     Raises:
         EdgedraftError: vLLM is not there, or failed.
@@ -67,16 +73,22 @@ async def target_figures(suite: Suite, settings: TargetSettings) -> list[Row]:
     codec = TextCodec.load(settings.drafter)
     prompts = [codec.encode_chat(Prompt.of(prompt.text).as_dicts()) for prompt in settings.prompts]
     suite.progress("plain vLLM", 0, 1, "")
-    task = PlainTask(str(settings.hf), prompts, settings.tokens, tuple(GOALS), CONTEXT, waves=1 if suite.quick else 4)
+    task = PlainTask(
+        str(settings.hf),
+        prompts,
+        settings.tokens,
+        tuple(GOALS) if "speed" in parts else (),
+        CONTEXT,
+        waves=1 if suite.quick else 4,
+    )
     plain = await run_plain(task, suite.folder)
     suite.progress("draft", 0, 1, "")
-    traces = await asyncio.to_thread(_traces, settings.drafter, codec, prompts, plain.answers)
-    rows = await _sameness(suite, settings, traces)
-    rows += await _speed(suite, settings, traces, plain.rates)
-    return rows
+    traces = await asyncio.to_thread(trace_along, settings.drafter, codec, prompts, plain.answers)
+    rows = await _sameness(suite, settings, traces) if "same" in parts else []
+    return rows + (await _speed(suite, settings, traces, plain.rates) if "speed" in parts else [])
 
 
-def _traces(
+def trace_along(
     folder: Path, codec: TextCodec, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]
 ) -> TraceFile:
     """What the drafter says along vLLM's own answers."""
@@ -184,9 +196,9 @@ async def _parked_cpu(suite: Suite, verifier: RunningVerifier, material: Materia
     """CPU time of all of the verifier's processes while sessions are open that have nothing to do."""
     sessions, seconds = 8, suite.seconds(20)
     (sleeper,) = suite.devices("sleeper", 1)
-    async with ParkedSessions(verifier.address, sleeper, material, sessions):
-        # They are read, and the cloud runs ahead as far as it may.
-        await wait("let sessions come to rest", 10.0, suite.progress)
+    suite.progress("let sessions come to rest", 0, 1, "")
+    async with ParkedSessions(verifier.address, sleeper, material, sessions) as parked:
+        await parked.rest()
         before = ProcessUse.of_tree(verifier.pid)
         await wait("parked sessions", seconds, suite.progress)
         used = ProcessUse.of_tree(verifier.pid).cpu_seconds - before.cpu_seconds
@@ -209,7 +221,7 @@ async def _speed(suite: Suite, settings: TargetSettings, traces: TraceFile, plai
     async with suite.verifier("vllm", str(settings.hf), *flags) as verifier:
         for case, material in cases.items():
             for sessions, goal in GOALS.items():
-                rate = await _rate(suite, verifier, material, pace, sessions, f"{sessions} sessions, {case}")
+                rate = await settled_rate(suite, verifier, material, pace, sessions, f"{sessions} sessions, {case}")
                 rows.append(
                     Row.at_least(
                         "tokens/s over plain vLLM's", f"{sessions} sessions, {case}", rate / plain[sessions], goal, "×"
@@ -218,9 +230,10 @@ async def _speed(suite: Suite, settings: TargetSettings, traces: TraceFile, plai
     return rows
 
 
-async def _rate(
+async def settled_rate(
     suite: Suite, verifier: RunningVerifier, material: Material, pace: Pace, sessions: int, case: str
 ) -> float:
+    """Tokens a second that a verifier settles for so many sessions, each on a device of its own."""
     samples = Samples()
     async with AsyncExitStack() as stack:
         crowd = Crowd(verifier.address, suite.devices("speed", sessions), material, pace, samples)
