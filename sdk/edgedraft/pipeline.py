@@ -193,7 +193,6 @@ class Pipeline:
                     f"the verifier took the session up at position {opened.settled}, {len(log.settled)} are settled"
                 )
             log.reopen(opened.epoch, opened.last_block)
-            self._acknowledged = len(log.settled)
             self._sent_at.clear()
             self._lost = None
             self._meter.resumes += 1

@@ -1,6 +1,7 @@
 """A generation whose verifier is lost and found again: nothing is lost, nothing comes twice, and it ends in time."""
 
 import asyncio
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -241,6 +242,72 @@ async def test_a_wait_that_takes_too_long_is_not_begun(codec, error):
     serve, opens = always(error)
     assert await failure(codec, serve, type(error), str(error)) == []
     assert len(opens) == 1
+
+
+async def test_a_verifier_says_when_to_come_back_as_it_goes(codec):
+    async def serve(peer) -> None:
+        await peer.receive()
+        peer.send(opened(resume_token=b"token").SerializeToString())
+        peer.send(pb.ServerFrame(go_away=pb.GoAway(retry_after_ms=31_000)).SerializeToString())
+
+    async with client_for(codec, serve) as client:
+        with pytest.raises(VerifierUnavailable, match="shutting down") as caught:
+            await client.generate("sky")
+    assert caught.value.retry_after == 31
+
+
+class Clock:
+    """Time that also passes when it is told to."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.ahead = 0.0
+        real = time.monotonic
+        patch.setattr(time, "monotonic", lambda: real() + self.ahead)
+
+
+@pytest.mark.parametrize(("progress", "streams"), [(0, 3), (1, 9)])
+async def test_an_outage_lasts_until_something_is_settled(monkeypatch, progress, streams):
+    clock = Clock(monkeypatch)
+    limits: list[float | None] = []
+
+    async def speak(limit: float | None) -> str:
+        limits.append(limit)
+        clock.ahead += 20
+        if len(limits) == 9:
+            return "done"
+        raise VerifierUnavailable("gone")
+
+    resuming = resume.Resuming(
+        speak, seconds=30, curable=lambda error: True, progress=lambda: progress * len(limits), on_outage=str
+    )
+    if progress:
+        assert await resuming.run() == "done"
+    else:
+        with pytest.raises(VerifierUnavailable, match="gone"):
+            await resuming.run()
+    assert len(limits) == streams
+    assert limits[:3] == [None, pytest.approx(30, abs=5), pytest.approx(30 if progress else 10, abs=5)]
+
+
+async def test_a_stream_is_closed_before_the_next_is_opened(codec):
+    history: list[str] = []
+
+    async def serve(peer) -> None:
+        opening = pb.ClientFrame.FromString(await peer.receive()).open
+        history.append("opened")
+        try:
+            held = len(opening.resume_tokens)
+            peer.send(opened(resume_token=b"token", settled=held).SerializeToString())
+            peer.send(verdict(held, 70).SerializeToString())
+            peer.send((pb.ServerFrame(go_away=pb.GoAway()) if held < 2 else FINISHED).SerializeToString())
+            while await peer.receive() is not None:
+                pass
+        finally:
+            history.append("closed")
+
+    async with client_for(codec, serve) as client:
+        await client.generate("sky")
+    assert history == ["opened", "closed"] * 3
 
 
 async def test_an_app_may_do_without(codec):
