@@ -97,6 +97,14 @@ class FairQueue:
         """How many sessions wait in a lane."""
         return sum(len(room.lanes[lane]) for room in self._rooms.values())
 
+    def waiting_by_tenant(self, lane: int = 0) -> dict[str, int]:
+        """How many sessions of each tenant that has any wait in a lane."""
+        return {tenant: count for tenant, room in self._rooms.items() if (count := len(room.lanes[lane]))}
+
+    def weight(self, tenant: str) -> float:
+        """The share of a tenant that has joined."""
+        return self._clocks[tenant].weight
+
     def join(self, session: str, tenant: str, weight: float, rank: int = 0) -> None:
         """Make a session known.
 

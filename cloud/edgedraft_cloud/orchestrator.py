@@ -277,7 +277,7 @@ class Orchestrator:
     def _attach(self, live: LiveSession, held: int) -> SessionHandle:
         if live.handle is not None:
             live.handle.fail(VerifierUnavailable("the device has opened another stream for this session"))
-        handle = SessionHandle(live, held, self._planner.window, changed=self._update, closed=self._detach)
+        handle = SessionHandle(live, held, self._planner.window(live.tenant), changed=self._update, closed=self._detach)
         self._sessions.attach(live, handle)
         self._update(live)
         return handle
@@ -424,7 +424,7 @@ class Orchestrator:
         verdict = session.apply(outcome, now=now, queue_seconds=waited, verify_seconds=step.seconds)
         self._planner.settle(session.id, len(outcome.tokens), now)
         if live.handle is not None:
-            verdict.window = self._planner.window
+            verdict.window = self._planner.window(live.tenant)
             live.handle.tell(verdict)
         self._update(live)
         return waited

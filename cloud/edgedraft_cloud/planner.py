@@ -6,6 +6,7 @@ themselves. So a full house spends every step on drafts, and an empty one never 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -57,7 +58,8 @@ class Planner:
         self._queue = FairQueue(lanes=2)
         self._members: dict[SessionId, _Member] = {}
         self._buckets: dict[str, TokenBucket | None] = {}
-        self._drafting = 0
+        self._weights: dict[str, float] = {}
+        self._shares: dict[str, float] = {}
 
     def join(self, session: Session, tenant: Tenant, *, background: bool) -> None:
         """Make a session known; one that is may join again."""
@@ -83,20 +85,23 @@ class Planner:
         else:
             self._queue.discard(session)
 
-    @property
-    def window(self) -> int:
-        """Unverified tokens that a session may have in flight now.
+    def window(self, tenant: Tenant) -> int:
+        """Unverified tokens that a session of a tenant may have in flight now.
 
-        All sessions that draft share what the coming steps hold, `1 + QUEUE_SHARE` of them.
+        Tenants share what the coming steps hold, `1 + QUEUE_SHARE` of them, by weight; so do the sessions of each that
+        draft. What a tenant cannot use, since its sessions have the largest window already, is the others'.
         """
-        drafting = max(1, self._drafting, self._queue.waiting(_DRAFTING))
-        return max(1, min(self._max_window, int(self._times.room * (1 + QUEUE_SHARE) / drafting)))
+        share = self._shares.get(tenant.name)
+        if share is None:  # it has not drafted yet
+            total = tenant.weight + sum(self._weights.values())
+            share = self._times.room * (1 + QUEUE_SHARE) * tenant.weight / total
+        return max(1, min(self._max_window, int(share)))
 
     def plan(self, now: float) -> list[Part]:
         """The next step; empty where nobody has anything to do, or those who have are over their rate."""
         room = self._times.room
         parts = list(self._fill(_DRAFTING, room, now))
-        self._drafting = len(parts) + self._queue.waiting(_DRAFTING)
+        self._share(Counter(self._members[part.work.session].tenant.name for part in parts))
         room -= sum(len(part.work.tokens) + 1 for part in parts)
         # Drafts that still wait have no room, or are over their rate; only the latter leave some to others.
         if room > 1 or not self._queue.waiting(_DRAFTING):
@@ -136,6 +141,23 @@ class Planner:
         if tenant.name not in self._buckets:
             self._buckets[tenant.name] = tenant.bucket()
         return self._buckets[tenant.name]
+
+    def _share(self, drafting: Counter[str]) -> None:
+        """Divide what the coming steps hold among the tenants that draft.
+
+        Args:
+            drafting: Sessions of each in the step that was planned; those that still wait come on top.
+        """
+        drafting.update(self._queue.waiting_by_tenant(_DRAFTING))
+        self._weights = {name: self._queue.weight(name) for name in drafting}
+        left, weights = self._times.room * (1 + QUEUE_SHARE), sum(self._weights.values())
+        self._shares = {}
+        # Those first that can use least, so that what they leave is divided among the rest.
+        for name in sorted(drafting, key=lambda name: drafting[name] / self._weights[name]):
+            share = min(self._max_window * drafting[name], left * self._weights[name] / weights)
+            self._shares[name] = share / drafting[name]
+            left -= share
+            weights -= self._weights[name]
 
     def _fill(self, lane: int, room: int, now: float) -> Iterable[Part]:
         """Take sessions from a lane while there is room for one; drafts need two rows at least."""

@@ -1,0 +1,57 @@
+"""Windows: tenants share what the coming steps hold by weight, however many sessions each has."""
+
+import pytest
+
+from edgedraft_cloud.engines.base import Work
+from edgedraft_cloud.planner import Planner
+from edgedraft_cloud.step_times import StepTimes
+from edgedraft_cloud.tenants import Tenant
+
+
+class Drafting:
+    """A session that always has drafts."""
+
+    has_drafts = True
+    may_decode = False
+
+    def __init__(self, name: str) -> None:
+        self.id = name
+
+    def next_work(self, rows: int) -> Work:
+        return Work(self.id, (1,) * min(3, rows - 1))
+
+    def waited(self, now: float) -> float:
+        return 0.0
+
+
+def windows(room: int, *crowds: tuple[Tenant, int]) -> list[int]:
+    planner = Planner(StepTimes(4096, room), 32)
+    for tenant, sessions in crowds:
+        for number in range(sessions):
+            session = Drafting(f"{tenant.name}-{number}")
+            planner.join(session, tenant, background=False)
+            planner.update(session.id)
+    planner.plan(0.0)
+    return [planner.window(tenant) for tenant, _ in crowds]
+
+
+def test_sessions_of_one_tenant_share_two_steps():
+    assert windows(64, (Tenant("a"), 16)) == [8]
+
+
+def test_a_crowd_does_not_shrink_the_windows_of_another_tenant():
+    assert windows(64, (Tenant("few"), 4), (Tenant("many"), 80)) == [16, 1]
+
+
+def test_the_weight_counts():
+    assert windows(64, (Tenant("a", weight=3.0), 8), (Tenant("b"), 8)) == [12, 4]
+
+
+def test_what_a_tenant_cannot_use_is_the_others():
+    assert windows(64, (Tenant("one"), 1), (Tenant("others"), 8)) == [32, 12]
+
+
+@pytest.mark.parametrize("weight", [1.0, 3.0])
+def test_a_tenant_that_has_not_drafted_yet_gets_what_it_would(weight):
+    planner = Planner(StepTimes(4096, 8), 32)
+    assert planner.window(Tenant("new", weight=weight)) == 16
