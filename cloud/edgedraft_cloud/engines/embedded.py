@@ -274,16 +274,21 @@ class _Worker:
         waiting = [name for name in self._works if self._slots[name].unread]
         room = SHARED_CHUNK if len(waiting) < len(self._works) else PREFILL_CHUNK
         feeds = []
-        free = self._cache.free_tokens
+        # Rows of works that can go are not for prompts, or those who wait would take the room from each other for ever.
+        ready = (work for name, work in self._works.items() if not self._slots[name].unread)
+        free = self._cache.free_tokens - sum(len(work.tokens) + 1 for work in ready)
         for name in waiting:
             slot = self._slots[name]
             want = min(room, len(slot.unread))
             free += self._evict_idle(want - free)
-            chunk, slot.unread = slot.unread[: min(want, free)], slot.unread[min(want, free) :]
+            count = max(0, min(want, free))
+            chunk, slot.unread = slot.unread[:count], slot.unread[count:]
             if chunk:
                 feeds.append(Feed(slot.sequence, chunk))
-                room -= len(chunk)
-                free -= len(chunk)
+                room -= count
+                free -= count
+            if not slot.unread:
+                free -= len(self._works[name].tokens) + 1
         if feeds:
             self._model.forward(self._cache, feeds)
         return sum(len(feed.tokens) for feed in feeds)
