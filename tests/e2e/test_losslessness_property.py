@@ -1,4 +1,4 @@
-"""The law that the product stands on: whatever the link does, the device ends up with the target's greedy output.
+"""The law that the product stands on: whatever link and engine do, the device ends up with the target's greedy output.
 
 Device core and verifier core are the real ones; drafter, target, link and the order of events are drawn at random.
 """
@@ -13,7 +13,7 @@ from edgedraft.core.log import DraftLog
 from edgedraft.pipeline import encode_block
 from edgedraft.wire import FrameLimits
 from edgedraft.wire import verify_pb2 as pb
-from edgedraft_cloud.engines.base import Outcome
+from edgedraft_cloud.engines.base import Outcome, Work
 from edgedraft_cloud.session import Session, SessionLimits, State, merge_verdicts
 
 VOCAB = 6
@@ -40,7 +40,7 @@ class World:
     def __init__(self, seed: int, max_tokens: int, window: int, block: int, run_ahead: int) -> None:
         self.seed = seed
         self.log = DraftLog(max_tokens=max_tokens, window=window, max_block=block, stop_tokens={STOP})
-        limits = SessionLimits(
+        self.limits = SessionLimits(
             frames=FrameLimits(VOCAB, 1000, block),
             max_tokens=max_tokens,
             context_room=1000,
@@ -48,11 +48,11 @@ class World:
             window=window,
             run_ahead=run_ahead,
         )
-        self.session = Session("s", limits, len(PROMPT))
+        self.session = Session("s", self.limits, PROMPT)
+        self.work: Work | None = Work("s")  # opening
         self.up: deque[pb.ClientFrame] = deque()
         self.delivered: list[pb.ClientFrame] = []
         self.down: deque[pb.Verdict] = deque()
-        self.work = None
 
     def draft(self, right: bool, branch: int | None) -> None:
         if self.log.room < 1:
@@ -94,9 +94,28 @@ class World:
         if self.delivered:
             self.session.receive(self.delivered[which % len(self.delivered)], 0.0)
 
-    def start_step(self) -> None:
-        if self.work is None:
-            self.work = self.session.next_work()
+    def start_step(self, rows: int = 1000) -> None:
+        if self.session.has_drafts or self.session.may_decode:
+            self.work = self.session.next_work(rows)
+
+    def cut(self, arrives: int, kept: bool, engine_dies: bool) -> None:
+        """The link breaks and the device comes back, perhaps to a verifier that knows nothing of it."""
+        self.up.clear()
+        self.delivered.clear()
+        for _ in range(arrives):
+            self.deliver_down(False)
+        self.down.clear()
+        held = len(self.log.settled)
+        if kept:
+            self.session.resume(self.log.settled)
+        elif self.session.state is not State.FINISHED:
+            self.session = Session("s", self.limits, PROMPT, tuple(self.log.settled))
+        if self.session.state is not State.FINISHED and (engine_dies or not kept):
+            self.session.lose_work()
+            self.work = Work("s")  # opened again
+        self.log.reopen(self.session.tree.epoch, self.session.tree.last_block)
+        if (verdict := self.session.verdict_since(held, self.limits.window)) is not None:
+            self.down.append(verdict)
 
     def end_step(self) -> None:
         if self.work is None:
@@ -110,8 +129,10 @@ class World:
             log.append(token)
         accepted = len(tokens)
         tokens.append(target(tuple(log), self.seed))
+        outcome = Outcome("s", tuple(tokens), accepted, len(self.work.tokens))
         self.work = None
-        self.down.append(self.session.apply(Outcome("s", tuple(tokens), accepted), 0.0))
+        if self.session.state is not State.FINISHED:
+            self.down.append(self.session.apply(outcome, now=0.0, queue_seconds=0.0, verify_seconds=0.0))
 
     def merge_down(self) -> None:
         if len(self.down) > 1:
@@ -145,7 +166,8 @@ actions = st.one_of(
     st.tuples(st.just("send")),
     st.tuples(st.just("deliver_up"), st.booleans()),
     st.tuples(st.just("duplicate"), st.integers(0, 50)),
-    st.tuples(st.just("start_step")),
+    st.tuples(st.just("start_step"), st.integers(2, 6)),
+    st.tuples(st.just("cut"), st.integers(0, 3), st.booleans(), st.booleans()),
     st.tuples(st.just("end_step")),
     st.tuples(st.just("merge_down")),
     st.tuples(st.just("deliver_down"), st.booleans()),
