@@ -114,6 +114,8 @@ async def test_everything_is_passed_on_and_verdicts_are_kept(measured):
     await measured.verdict(6, 2, 3)
     assert [sample.settled for sample in measured.samples.between(0, 9)] == [2, 1]
     assert [sample.settled for sample in measured.samples.between(4, 6, "acme")] == [2]
+    await measured.draft(7, 3, 4)
+    assert [measured.samples.blocks_between(*span) for span in ((0, 7), (7, 8))] == [0, 1]
     assert measured.samples.between(0, 9, "other") == []
     await measured.stream.close()
     assert measured.loop.closed == 1

@@ -45,9 +45,19 @@ class Sample:
 
 @dataclass(slots=True)
 class Samples:
-    """All verdicts of a run, in order."""
+    """What went to and fro in a run, in order.
+
+    Attributes:
+        verdicts: All of them.
+        blocks: When each block left.
+    """
 
     verdicts: list[Sample] = field(default_factory=list)
+    blocks: list[float] = field(default_factory=list)
+
+    def blocks_between(self, start: float, end: float) -> int:
+        """How many blocks left in [start, end)."""
+        return sum(start <= at < end for at in self.blocks)
 
     def between(self, start: float, end: float, tenant: str | None = None) -> list[Sample]:
         """Those that came in [start, end), of one tenant or of all."""
@@ -134,7 +144,9 @@ class _MeasuredStream(Stream):
             if draft.epoch != self._epoch:
                 self._epoch = draft.epoch
                 self._waiting.clear()
-            self._waiting.append((draft.position, list(draft.tokens), self._clock()))
+            now = self._clock()
+            self._waiting.append((draft.position, list(draft.tokens), now))
+            self._samples.blocks.append(now)
         await self._inner.send(frame)
 
     async def receive(self) -> bytes | None:
