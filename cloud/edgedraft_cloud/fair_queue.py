@@ -10,9 +10,11 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
+_STALE: Final = 64
+"""Entries that no longer hold and are put up with; more of them, and more than half of all, are cleared away."""
 
 
 @dataclass(slots=True)
@@ -43,30 +45,38 @@ class _Ready(Generic[Key]):
         if key not in self._waiting:
             clock.time = max(clock.time, self._now)
         self._count += 1
-        entry = (rank, clock.time, self._count)
-        self._waiting[key] = entry
-        heapq.heappush(self._heap, (*entry, key))
+        self._push(key, (rank, clock.time, self._count))
 
     def first(self, may: Callable[[Key], bool] = lambda _: True) -> Key | None:
-        """The key that is next among those that may; it goes on waiting."""
-        passed = []
+        """The key that is next among those that may; it goes on waiting. Those that may not save nothing up by it."""
+        passed: list[tuple[int, int, Key]] = []
         found = None
         while self._heap:
             rank, time, count, key = heapq.heappop(self._heap)
             if self._waiting.get(key) != (rank, time, count):
                 continue
-            passed.append((rank, time, count, key))
             if may(key):
                 found = key
                 self._now = max(self._now, time)
+                self._push(key, (rank, time, count))
                 break
-        for entry in passed:
-            heapq.heappush(self._heap, entry)
+            passed.append((rank, count, key))
+        for rank, count, key in passed:
+            clock = self._clocks[key]
+            clock.time = max(clock.time, self._now)
+            self._push(key, (rank, clock.time, count))
         return found
 
     def discard(self, key: Key) -> None:
         """Let a key wait no longer."""
         self._waiting.pop(key, None)
+
+    def _push(self, key: Key, entry: tuple[int, float, int]) -> None:
+        self._waiting[key] = entry
+        heapq.heappush(self._heap, (*entry, key))
+        if len(self._heap) > _STALE + 2 * len(self._waiting):
+            self._heap = [(*entry, key) for key, entry in self._waiting.items()]
+            heapq.heapify(self._heap)
 
 
 class _Room:
