@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Coroutine
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +18,7 @@ from edgedraft_apps.bench.load import LoadSettings, make_identities, run_load
 from edgedraft_apps.bench.machine import describe_machine
 from edgedraft_apps.bench.prompts import load_prompts
 from edgedraft_apps.bench.results import Result, Row
-from edgedraft_apps.bench.suite import Suite
+from edgedraft_apps.bench.suite import Suite, run_to_the_end
 from edgedraft_apps.bench.trace_drafter import AnyMaterial, Material, RecordedMaterial
 from edgedraft_apps.models_cli import RegistryOption, SourceOption
 from edgedraft_apps.progress import ProgressBars
@@ -117,7 +116,7 @@ def load(
         assert identity is not None
         identities = [[Identity.load(identity)] * max(1, each)]
     with ProgressBars(Console(stderr=True)) as progress:
-        rows = asyncio.run(run_load(settings, identities, material, progress))
+        rows = run_to_the_end(run_load(settings, identities, material, progress))
     _finish(Result("load", rows), out, strict=False)
 
 
@@ -220,7 +219,7 @@ def _chosen(only: Collection[str] | None, parts: Collection[str]) -> list[str]:
 
 def _run(part: Callable[[Suite], Coroutine[Any, Any, list[Row]]], quick: bool) -> list[Row]:
     with TemporaryDirectory(prefix="edgedraft-bench-") as folder, ProgressBars(Console(stderr=True)) as progress:
-        return asyncio.run(part(Suite(Path(folder), quick, progress)))
+        return run_to_the_end(part(Suite(Path(folder), quick, progress)))
 
 
 def _finish(result: Result, out: Path | None, *, strict: bool) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from edgedraft.identity import Identity
 from edgedraft_apps.local_verifier import HOST, verifier_process
 from edgedraft_cloud.authority import DevelopmentAuthority
 
+T = TypeVar("T")
 Progress = Callable[[str, int, int, str], None]
 
 
@@ -79,3 +84,28 @@ class Suite:
             encoding="utf-8",
         )
         return file
+
+
+def run_to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine; Ctrl-C and SIGTERM cancel it, so that it stops its processes, and then end this one."""
+    terminated = False
+
+    async def run() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+
+        def stop() -> None:
+            nonlocal terminated
+            terminated = True
+            task.cancel()
+
+        # An exception out of a signal's handler could come up anywhere, in the middle of gRPC's callbacks too.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
+        return await work
+
+    try:
+        return asyncio.run(run())
+    except asyncio.CancelledError:
+        if terminated:
+            sys.exit(128 + signal.SIGTERM)
+        raise
