@@ -65,6 +65,8 @@ class StepTimes:
             rows: Draft tokens and one more a session, at least 1.
             seconds: How long it took.
         """
+        if seconds <= 0:
+            return  # a clock too coarse to tell
         # Two points to an octave: enough for a knee, and few enough that each is measured often.
         bucket = round(2 * math.log2(rows))
         known = self._points.get(bucket)
