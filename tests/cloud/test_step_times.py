@@ -86,6 +86,17 @@ def test_a_machine_that_gets_slower_is_followed():
         assert times.room == pytest.approx(line.room, rel=0.1)
 
 
+def test_a_slow_minute_is_got_over_though_full_steps_are_all_that_is_seen():
+    line = Roofline(0.03, 0.0005, 64)
+    times = StepTimes(4096)
+    for rows in spaced(1024):
+        times.observe(rows, line.seconds(rows))
+    for factor, steps in ((3.0, 100), (1.0, 1000)):
+        for _ in range(steps):
+            times.observe(times.room, factor * line.seconds(times.room))
+    assert times.room == pytest.approx(line.room, rel=0.1)
+
+
 def test_a_clock_that_saw_no_time_pass_says_nothing():
     times = StepTimes(100)
     times.observe(1, 0.0)
