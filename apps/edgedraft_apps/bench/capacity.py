@@ -107,7 +107,8 @@ async def capacity_figures(suite: Suite, settings: CapacitySettings) -> list[Row
         case = f"time of {clients} clients of the draft model beside the target"
         held = clients_within(edge, seconds)
         rows.append(Row.at_least("clients over those of the draft model beside", case, held / clients, GOAL, "×"))
-        rows.append(Row("clients over those of plain decoding", case, held / clients_within(alone.rates, seconds), "×"))
+        if plain_clients := clients_within(alone.rates, seconds):
+            rows.append(Row("clients over those of plain decoding", case, held / plain_clients, "×"))
     t_draft, t_verify = 1 / draft.rates[settings.clients[0]], 1 / alone.rates[settings.clients[0]]
     return [
         *rows,
