@@ -78,9 +78,11 @@ def certificates(tmp_path_factory) -> DevelopmentAuthority:
 
 @pytest.fixture
 async def bench(request, certificates, codec):
-    """The cloud runs 8 tokens ahead, or as many as the test's indirect parameter says; at 0 it waits for drafts."""
+    """A scripted target behind the real server; the test's indirect parameter changes the orchestrator's settings."""
     engine = ScriptedEngine(toy_target, scripted_info(codec))
-    orchestrator = Orchestrator(engine, window=8, run_ahead=getattr(request, "param", 8))
+    # The cloud runs 8 tokens ahead; at 0 it waits for drafts.
+    settings = {"window": 8, "run_ahead": 8, **getattr(request, "param", {})}
+    orchestrator = Orchestrator(engine, **settings)
     server = await start_server(orchestrator, certificates.server(), "localhost", 0)
     yield Bench(server, engine, orchestrator, Identity.load(certificates.device("acme", "phone-1")), codec)
     await server.stop(0)

@@ -372,6 +372,8 @@ class Orchestrator:
     def _lose_engine(self, error: VerifierUnavailable) -> None:
         """Every session is lost to the engine, not to us: their devices may come back to the next one."""
         self._supervisor.lost(error)
+        if error.retry_after is None:
+            error.retry_after = RESTART_AFTER
         self._parts.clear()
         self._under_way = False
         self._batch = 0

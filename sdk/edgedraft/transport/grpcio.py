@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any, Final
 
 import grpc
@@ -128,9 +128,17 @@ class GrpcTransport(Transport):
 
 
 class _GrpcStream(Stream):
+    """A stream whose reads and writes go on where who waits for them is cancelled.
+
+    To cancel one ends the call, and with it what is still to be said on it. So whoever asks next gets what a read
+    brings, and waits for a write to be out.
+    """
+
     def __init__(self, transport: GrpcTransport, call: Any) -> None:
         self._transport = transport
         self._call = call
+        self._reading: asyncio.Future[Any] | None = None
+        self._writing: asyncio.Future[Any] | None = None
         self._closed = False
 
     async def connected(self) -> None:
@@ -142,25 +150,28 @@ class _GrpcStream(Stream):
             raise await self._status() from error
 
     async def send(self, frame: bytes) -> None:
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
         if self._call.done():
             raise await self._status()
         try:
             # Not `call.write`: where the call ends while a write is under way, that puts an INTERNAL of its own in
             # place of the status that the verifier sent, and drops frames not yet read (grpc/grpc#36066).
-            await self._call._cython_call.send_serialized_message(frame)
+            self._writing = _unhindered(self._call._cython_call.send_serialized_message(frame))
+            await asyncio.shield(self._writing)
         except grpc.aio.InternalError as error:
             raise await self._status() from error
-        except asyncio.CancelledError:
-            self._call.cancel()  # a write under way cannot be taken back, and there must not be two
-            raise
 
     async def receive(self) -> bytes | None:
+        if self._reading is None:
+            self._reading = _unhindered(self._call.read())
         try:
-            frame = await self._call.read()
+            frame = await asyncio.shield(self._reading)
         except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
             if _cancels_this_task(error):
                 raise
             raise await self._status() from error
+        self._reading = None
         if frame is grpc.aio.EOF:
             if await self._call.code() is grpc.StatusCode.OK:
                 return None
@@ -182,6 +193,13 @@ class _GrpcStream(Stream):
             return Cancelled("the session was closed")
         metadata = await self._call.trailing_metadata() or ()
         return translate(code, details, metadata, self._transport._address, self._transport._greeted)
+
+
+def _unhindered(awaitable: Awaitable[Any]) -> asyncio.Future[Any]:
+    """Runs to its end, though perhaps nobody asks for its result."""
+    future = asyncio.ensure_future(awaitable)
+    future.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return future
 
 
 def _cancels_this_task(error: BaseException) -> bool:
