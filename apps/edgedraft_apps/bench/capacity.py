@@ -16,7 +16,7 @@ from edgedraft.errors import InvalidInput
 from edgedraft.prompt import Prompt
 from edgedraft.text import TextCodec
 from edgedraft_apps.bench.crowd import Pace
-from edgedraft_apps.bench.plain_vllm import PlainResult, PlainTask, run_plain
+from edgedraft_apps.bench.plain_vllm import PlainSettings, plain_vllm
 from edgedraft_apps.bench.prompts import BenchPrompt
 from edgedraft_apps.bench.results import Row
 from edgedraft_apps.bench.suite import Suite
@@ -63,6 +63,15 @@ class CapacitySettings:
             raise InvalidInput("clients", f"are {self.clients}", "use ascending numbers from 1 on, e.g. 1,2,4,8")
 
 
+@dataclass(frozen=True, slots=True)
+class _Plain:
+    """What plain vLLM said to each prompt, its tokens a second by clients, and how often its draft model was right."""
+
+    answers: list[list[int]]
+    rates: dict[int, float]
+    accepted: float | None
+
+
 async def capacity_figures(suite: Suite, settings: CapacitySettings) -> list[Row]:
     """Measure the three and compare.
 
@@ -73,14 +82,14 @@ async def capacity_figures(suite: Suite, settings: CapacitySettings) -> list[Row
     prompts = [codec.encode_chat(Prompt.of(prompt.text).as_dicts()) for prompt in settings.prompts]
     own = {"method": "draft_model", "model": str(settings.beside), "num_speculative_tokens": settings.gamma}
 
-    async def plain(what: str, model: Path, speculative: Mapping[str, object] | None) -> PlainResult:
+    async def plain(what: str, model: Path, speculative: Mapping[str, object] | None) -> _Plain:
         suite.progress(what, 0, 1, "")
-        return await run_plain(
-            PlainTask(
-                str(model), prompts, settings.tokens, settings.clients, CONTEXT, speculative, 1 if suite.quick else 2
-            ),
-            suite.folder,
-        )
+        waves, most = 1 if suite.quick else 3, settings.clients[-1]
+        asked = PlainSettings(str(model), prompts, settings.tokens, most, CONTEXT, speculative)
+        async with plain_vllm(asked, suite.folder) as running:
+            first = [await running.wave([number]) for number in range(len(prompts))]
+            rates = {clients: await running.rate(clients, waves, len(prompts)) for clients in settings.clients}
+        return _Plain([ids for wave in first for ids in wave.answers], rates, first[-1].accepted)
 
     alone = await plain("the target alone", settings.target, None)
     draft = await plain("the draft model alone", settings.beside, None)
@@ -95,7 +104,9 @@ async def capacity_figures(suite: Suite, settings: CapacitySettings) -> list[Row
     async with suite.verifier("vllm", str(settings.target), *flags) as verifier:
         for clients in numbers:
             case = f"{clients} clients whose devices draft"
-            edge[clients] = await settled_rate(suite, verifier, RecordedMaterial(traces), pace, clients, case)
+            edge[clients] = await settled_rate(
+                suite, verifier, RecordedMaterial(traces), pace, clients, case, suite.seconds(60)
+            )
     systems = {"plain decoding": alone.rates, "draft model beside the target": beside.rates, "devices draft": edge}
     rows = [
         Row("time between a client's tokens", f"{name}, {clients} clients", clients / rate * 1000, "ms")
@@ -117,7 +128,7 @@ async def capacity_figures(suite: Suite, settings: CapacitySettings) -> list[Row
         Row("T_verify", f"a step of the target, {settings.clients[0]} clients", t_verify * 1000, "ms"),
         Row("predicted clients, 1 + γ·T_draft/T_verify", "", 1 + settings.gamma * t_draft / t_verify, "×"),
         Row("acceptance rate α", "4-bit drafter along the target's answers", traces.acceptance_rate),
-        Row("accepted of the drafted", "draft model beside the target", beside.accepted),
+        Row("accepted of the drafted", "draft model beside the target", beside.accepted or 0.0),
     ]
 
 

@@ -1,6 +1,6 @@
 """Plain vLLM in a process of its own, as the yardstick: what it says to prompts, and how fast.
 
-`run_plain` starts it; the module run as a program is the process.
+`plain_vllm` starts it; the module run as a program is the process. It takes an order a line and answers with a line.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -19,87 +21,126 @@ from typing import Any, Final
 from edgedraft.errors import EdgedraftError, InvalidInput
 
 STOP_SECONDS: Final = 10.0
+_LINE_BYTES: Final = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
-class PlainTask:
-    """What it is to do.
+class PlainSettings:
+    """What it runs.
 
     Attributes:
         model: Folder of safetensors.
         prompts: Token ids of each.
         tokens: To generate after each, greedily, whatever they are.
-        batches: Numbers of prompts to decode at a time; each is timed.
+        most: Prompts that it decodes at a time at most.
         context: Most tokens of prompt and answer.
         speculative: vLLM's `speculative_config`, e.g. for a draft model beside the target; None for none.
-        waves: How many times `batches[i]` prompts are decoded.
     """
 
     model: str
     prompts: Sequence[Sequence[int]]
     tokens: int
-    batches: Sequence[int]
+    most: int
     context: int
     speculative: Mapping[str, Any] | None = None
-    waves: int = 2
 
 
 @dataclass(frozen=True, slots=True)
-class PlainResult:
-    """What it found.
+class Wave:
+    """Prompts that were decoded together.
 
     Attributes:
-        answers: Token ids after each prompt.
-        rates: Tokens a second, all prompts of a batch together, by its size.
-        accepted: Draft tokens that were right, of those that a draft model made; NaN without one.
+        answers: Token ids after each.
+        seconds: How long it took, their prompts included.
+        accepted: Share of the draft model's tokens that were right so far; None without one.
     """
 
     answers: list[list[int]]
-    rates: dict[int, float]
-    accepted: float = field(default=float("nan"))
+    seconds: float
+    accepted: float | None
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second, all together."""
+        return sum(map(len, self.answers)) / self.seconds
 
 
-async def run_plain(task: PlainTask, folder: Path) -> PlainResult:
-    """Run it, and nothing of it is left when this returns or is cancelled.
+class PlainVllm:
+    """A plain vLLM that runs. Made by `plain_vllm`.
 
     Args:
-        task: What to do.
+        process: The process.
+        log: What it says besides.
+    """
+
+    def __init__(self, process: Process, log: Path) -> None:
+        self._process = process
+        self._log = log
+
+    async def wave(self, prompts: Sequence[int]) -> Wave:
+        """Decode prompts together.
+
+        Args:
+            prompts: Their numbers among those of the settings.
+
+        Raises:
+            EdgedraftError: It failed.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps(list(prompts)).encode() + b"\n")
+            await self._process.stdin.drain()
+            line = await self._process.stdout.readline()
+        except ConnectionError:
+            line = b""
+        if not line:
+            words = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            raise EdgedraftError(f"plain vLLM failed: {words[-1] if words else 'it said nothing'}")
+        return Wave(**json.loads(line))
+
+    async def rate(self, batch: int, waves: int, prompts: int) -> float:
+        """Tokens a second with `batch` prompts at a time, so many times, out of `prompts` different ones."""
+        done = [await self.wave([(wave * batch + index) % prompts for index in range(batch)]) for wave in range(waves)]
+        return sum(len(ids) for wave in done for ids in wave.answers) / sum(wave.seconds for wave in done)
+
+
+@asynccontextmanager
+async def plain_vllm(settings: PlainSettings, folder: Path) -> AsyncGenerator[PlainVllm, None]:
+    """Run plain vLLM while the block runs; it ends with it, and also should this process be killed.
+
+    Args:
+        settings: What to run.
         folder: For its files and its log.
 
     Raises:
         InvalidInput: vLLM is not installed.
-        EdgedraftError: It failed.
     """
     if find_spec("vllm") is None:
         raise InvalidInput("vllm", "is not installed", "run `pip install 'edgedraft[cloud-cpu]'`, or vLLM for a GPU")
-    asked, answer, log = (folder / name for name in ("plain-task.json", "plain-result.json", "plain.log"))
-    asked.write_text(json.dumps(asdict(task)), encoding="utf-8")
-    answer.unlink(missing_ok=True)
-    with log.open("wb") as output:
+    asked, log = folder / "plain.json", folder / "plain.log"
+    asked.write_text(json.dumps(asdict(settings)), encoding="utf-8")
+    with log.open("wb") as errors:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", __name__, str(asked), str(answer)),
+            *(sys.executable, "-m", __name__, str(asked)),
             env={**os.environ, **_environment()},
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=errors,
             start_new_session=True,
+            limit=_LINE_BYTES,
         )
     try:
-        code = await process.wait()
+        yield PlainVllm(process, log)
     finally:
-        if process.returncode is None:
-            process.terminate()
-            try:
-                async with asyncio.timeout(STOP_SECONDS):
-                    await process.wait()
-            except TimeoutError:
-                process.kill()
+        assert process.stdin is not None
+        process.stdin.close()  # it takes that as the sign to stop
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
                 await process.wait()
-    if code != 0:
-        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["it said nothing"]
-        raise EdgedraftError(f"plain vLLM failed: {lines[-1]}")
-    data = json.loads(answer.read_text(encoding="utf-8"))
-    return PlainResult(data["answers"], {int(key): rate for key, rate in data["rates"].items()}, data["accepted"])
+        except TimeoutError:
+            process.kill()
+            await process.wait()
 
 
 def _environment() -> dict[str, str]:
@@ -116,56 +157,55 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _work(task: PlainTask) -> PlainResult:
-    from vllm import LLM, SamplingParams
+def _load(settings: PlainSettings) -> Any:
+    from vllm import LLM
 
-    rows = max(task.batches, default=1) * 32 + 2048
-    llm = LLM(
-        model=task.model,
+    pages = settings.most * (-(-settings.context // 32) + 1) + 1
+    return LLM(
+        model=settings.model,
         skip_tokenizer_init=True,
-        max_model_len=task.context,
-        max_num_seqs=max(task.batches, default=1),
-        max_num_batched_tokens=rows,
+        max_model_len=settings.context,
+        max_num_seqs=settings.most,
+        max_num_batched_tokens=settings.most * 32 + 2048,
         enable_prefix_caching=False,  # every wave reads its prompts
         disable_log_stats=False,
         dtype="float32",
         enforce_eager=True,
         distributed_executor_backend="uni",
         block_size=32,
-        num_gpu_blocks_override=max(task.batches, default=1) * (-(-task.context // 32) + 1) + 1,
+        num_gpu_blocks_override=pages,
         kv_cache_memory_bytes=1 << 20,
-        **({} if task.speculative is None else {"speculative_config": dict(task.speculative)}),
+        **({} if settings.speculative is None else {"speculative_config": dict(settings.speculative)}),
     )
-    params = SamplingParams(temperature=0.0, max_tokens=task.tokens, ignore_eos=True, detokenize=False)
-
-    def ask(prompts: Sequence[Sequence[int]]) -> list[list[int]]:
-        outputs = llm.generate([{"prompt_token_ids": list(ids)} for ids in prompts], params, use_tqdm=False)
-        return [list(output.outputs[0].token_ids) for output in outputs]
-
-    answers = [token_ids for ids in task.prompts for token_ids in ask([ids])]
-    rates: dict[int, float] = {}
-    for batch in task.batches:
-        started, count = time.perf_counter(), 0
-        for wave in range(task.waves):
-            first = wave * batch
-            prompts = [task.prompts[(first + index) % len(task.prompts)] for index in range(batch)]
-            count += sum(map(len, ask(prompts)))
-        rates[batch] = count / (time.perf_counter() - started)
-    return PlainResult(answers, rates, _acceptance(llm))
 
 
-def _acceptance(llm: Any) -> float:
+def _decode(llm: Any, settings: PlainSettings, numbers: Sequence[int]) -> Wave:
+    from vllm import SamplingParams
+
+    params = SamplingParams(temperature=0.0, max_tokens=settings.tokens, ignore_eos=True, detokenize=False)
+    prompts = [{"prompt_token_ids": list(settings.prompts[number])} for number in numbers]
+    started = time.perf_counter()
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    seconds = time.perf_counter() - started
+    return Wave([list(output.outputs[0].token_ids) for output in outputs], seconds, _acceptance(llm))
+
+
+def _acceptance(llm: Any) -> float | None:
     """The share of drafted tokens that was accepted, from vLLM's own counters."""
     counts = {metric.name: metric.value for metric in llm.get_metrics() if hasattr(metric, "value")}
     drafted = counts.get("vllm:spec_decode_num_draft_tokens", 0)
-    return float(counts.get("vllm:spec_decode_num_accepted_tokens", 0) / drafted) if drafted else float("nan")
+    return float(counts["vllm:spec_decode_num_accepted_tokens"] / drafted) if drafted else None
 
 
 def main() -> None:
-    """Read the task, do it, write the result."""
-    asked, answer = map(Path, sys.argv[1:])
-    found = _work(PlainTask(**json.loads(asked.read_text(encoding="utf-8"))))
-    answer.write_text(json.dumps(asdict(found)), encoding="utf-8")
+    """Load the model, then answer orders until standard input closes."""
+    with os.fdopen(os.dup(1), "w") as replies:
+        os.dup2(2, 1)  # what libraries print must not stand between the replies
+        settings = PlainSettings(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
+        llm = _load(settings)
+        for line in sys.stdin:
+            replies.write(json.dumps(asdict(_decode(llm, settings, json.loads(line)))) + "\n")
+            replies.flush()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import statistics
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AsyncExitStack
@@ -23,7 +24,7 @@ from edgedraft_apps.bench.crowd import Crowd, Pace, ParkedSessions
 from edgedraft_apps.bench.load import wait
 from edgedraft_apps.bench.machine import ProcessUse
 from edgedraft_apps.bench.measured import Samples
-from edgedraft_apps.bench.plain_vllm import PlainTask, run_plain
+from edgedraft_apps.bench.plain_vllm import PlainSettings, PlainVllm, plain_vllm
 from edgedraft_apps.bench.prompts import BenchPrompt
 from edgedraft_apps.bench.record import choices_along
 from edgedraft_apps.bench.results import Row
@@ -38,6 +39,7 @@ GOALS: Final = {1: 1.8, 4: 1.8, 8: 1.3}
 """Sessions, and how much faster they shall be than plain decoding, at the acceptance rate below."""
 ALPHA: Final = 0.8
 CUT_SECONDS: Final = 2.0
+_PLAIN: Final = "plain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +74,16 @@ async def target_figures(suite: Suite, settings: TargetSettings, parts: Collecti
     """
     codec = TextCodec.load(settings.drafter)
     prompts = [codec.encode_chat(Prompt.of(prompt.text).as_dicts()) for prompt in settings.prompts]
-    suite.progress("plain vLLM", 0, 1, "")
-    task = PlainTask(
-        str(settings.hf),
-        prompts,
-        settings.tokens,
-        tuple(GOALS) if "speed" in parts else (),
-        CONTEXT,
-        waves=1 if suite.quick else 4,
-    )
-    plain = await run_plain(task, suite.folder)
-    suite.progress("draft", 0, 1, "")
-    traces = await asyncio.to_thread(trace_along, settings.drafter, codec, prompts, plain.answers)
-    rows = await _sameness(suite, settings, traces) if "same" in parts else []
-    return rows + (await _speed(suite, settings, traces, plain.rates) if "speed" in parts else [])
+    plain_settings = PlainSettings(str(settings.hf), prompts, settings.tokens, max(GOALS), CONTEXT)
+    async with plain_vllm(plain_settings, suite.folder) as plain:
+        answers = []
+        for number in range(len(prompts)):
+            suite.progress("plain vLLM", number, len(prompts), "prompts")
+            answers += (await plain.wave([number])).answers
+        suite.progress("draft", 0, 1, "")
+        traces = await asyncio.to_thread(trace_along, settings.drafter, codec, prompts, answers)
+        rows = await _speed(suite, settings, traces, plain) if "speed" in parts else []
+    return rows + (await _sameness(suite, settings, traces) if "same" in parts else [])
 
 
 def trace_along(
@@ -208,9 +206,11 @@ async def _parked_cpu(suite: Suite, verifier: RunningVerifier, material: Materia
 # ------------------------------------------------------------ speed
 
 
-async def _speed(suite: Suite, settings: TargetSettings, traces: TraceFile, plain: dict[int, float]) -> list[Row]:
-    """Tokens a second against plain decoding, with the drafts as recorded and with fewer errors."""
-    rows = [Row("tokens/s of plain vLLM", f"{sessions} sessions", rate, "1/s") for sessions, rate in plain.items()]
+async def _speed(suite: Suite, settings: TargetSettings, traces: TraceFile, plain: PlainVllm) -> list[Row]:
+    """Tokens a second against plain decoding, with the drafts as recorded and with fewer errors.
+
+    Both targets are loaded all the time and take turns, so that whatever else the machine does meets both.
+    """
     flags = ("--max-sessions", "16", "--context", str(CONTEXT), "--kv-tokens", "16384")
     recorded = traces.acceptance_rate
     cases = {
@@ -218,20 +218,38 @@ async def _speed(suite: Suite, settings: TargetSettings, traces: TraceFile, plai
         f"errors thinned out at random to α {ALPHA:g}": RecordedMaterial(traces, max(ALPHA, recorded)),
     }
     pace = Pace(settings.draft_seconds, settings.tokens, ignore_eos=True)
+    rows = []
     async with suite.verifier("vllm", str(settings.hf), *flags) as verifier:
-        for case, material in cases.items():
-            for sessions, goal in GOALS.items():
-                rate = await settled_rate(suite, verifier, material, pace, sessions, f"{sessions} sessions, {case}")
+        for sessions, goal in GOALS.items():
+            rates: dict[str, list[float]] = {case: [] for case in (_PLAIN, *cases)}
+            for turn in range(1 if suite.quick else 4):
+                suite.progress(f"{sessions} sessions, plain, turn {turn + 1}", 0, 1, "")
+                rates[_PLAIN].append(await plain.rate(sessions, 1, len(traces.traces)))
+                for case, material in cases.items():
+                    what = f"{sessions} sessions, {case}, turn {turn + 1}"
+                    rates[case].append(await settled_rate(suite, verifier, material, pace, sessions, what, 10.0))
+            base = statistics.mean(rates.pop(_PLAIN))
+            rows.append(Row("tokens/s of plain vLLM", f"{sessions} sessions", base, "1/s"))
+            for case, found in rates.items():
+                ratio = statistics.mean(found) / base
+                named = f"{sessions} sessions, {case}"
+                # The goal is set for the acceptance rate of the second case.
+                thinned = case.startswith("errors")
+                metric = "tokens/s over plain vLLM's"
                 rows.append(
-                    Row.at_least(
-                        "tokens/s over plain vLLM's", f"{sessions} sessions, {case}", rate / plain[sessions], goal, "×"
-                    )
+                    Row.at_least(metric, named, ratio, goal, "×") if thinned else Row(metric, named, ratio, "×")
                 )
     return rows
 
 
 async def settled_rate(
-    suite: Suite, verifier: RunningVerifier, material: Material, pace: Pace, sessions: int, case: str
+    suite: Suite,
+    verifier: RunningVerifier,
+    material: Material,
+    pace: Pace,
+    sessions: int,
+    case: str,
+    seconds: float,
 ) -> float:
     """Tokens a second that a verifier settles for so many sessions, each on a device of its own."""
     samples = Samples()
@@ -240,8 +258,8 @@ async def settled_rate(
         await stack.enter_async_context(crowd)
         await crowd.connect()
         crowd.start(sessions)
-        await wait(f"warm up: {case}", 3.0, suite.progress)
+        await wait(f"warm up: {case}", 2.0, suite.progress)
         start = time.monotonic()
-        await wait(case, suite.seconds(30), suite.progress)
+        await wait(case, seconds, suite.progress)
         end = time.monotonic()
     return sum(sample.settled for sample in samples.between(start, end)) / (end - start)
