@@ -62,6 +62,35 @@ def test_the_mended_kernel_replaces_zeros_as_vllm_asks():
     assert output.tolist() == [1.0, 3.0, 3.0, 3.0]
 
 
+def test_a_step_without_drafts_needs_no_constraints(monkeypatch):
+    import torch
+    from vllm.v1.sample import rejection_sampler
+
+    from edgedraft_cloud.engines.vllm import worker
+
+    calls = []
+    monkeypatch.setattr(rejection_sampler, "apply_sampling_constraints", lambda *arguments: calls.append(arguments))
+    worker.mend_empty_constraints()
+    nothing = torch.empty(0, 5)
+    assert rejection_sampler.apply_sampling_constraints(nothing, torch.empty(0), None) is nothing
+    assert calls == []
+    rejection_sampler.apply_sampling_constraints(torch.ones(2, 5), torch.tensor([2]), None)
+    assert len(calls) == 1
+
+
+def test_a_mended_generator_draws_as_before_and_does_not_mind_going_back(monkeypatch):
+    import torch
+
+    from edgedraft_cloud.engines.vllm import worker
+
+    plain = torch.Generator
+    monkeypatch.setattr(torch, "Generator", plain)  # put back afterwards
+    worker.mend_generator()
+    mended = torch.Generator("cpu").manual_seed(3)
+    mended.set_offset(mended.get_offset() - 4)
+    assert torch.rand(3, generator=mended).tolist() == torch.rand(3, generator=plain("cpu").manual_seed(3)).tolist()
+
+
 def test_an_utility_call_finds_the_scheduler_and_calls_it():
     """How works get to the scheduler: by the name of an attribute of the engine core."""
     import inspect

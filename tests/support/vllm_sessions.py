@@ -36,6 +36,7 @@ async def run(
     block: int = 4,
     wrong: float = 0.3,
     together: int | None = None,
+    in_step: bool = False,
     sampling: Sequence[Sampling] | None = None,
     seed: int = 0,
 ) -> Run:
@@ -49,6 +50,7 @@ async def run(
         block: Drafts in a work.
         wrong: Share of works with one draft made wrong.
         together: How many of the sessions that could go are handed over in a batch, taken at random; None: all.
+        in_step: Hand works over only when every session that goes on has one.
         sampling: One a session; None: greedy.
         seed: Of what is drawn here.
     """
@@ -61,7 +63,7 @@ async def run(
         await engine.open(name, prompt, sampling[index] if sampling else GREEDY, "salt")
     batch = 0
     while waiting or ready:
-        if ready and (not result.steps or result.steps[-1].batch == batch):
+        if ready and result.steps[-1].batch >= batch and not (in_step and waiting):
             going = sorted(ready) if together is None else draws.sample(sorted(ready), min(together, len(ready)))
             works = []
             for index in going:
@@ -88,6 +90,15 @@ async def run(
     return result
 
 
+async def clear(engine: VllmEngine) -> None:
+    """Release every session and take in the reports that are still to come."""
+    for name in list(engine._ids):
+        engine.release(name)
+    batch = engine.submit([])
+    while (await engine.step()).batch < batch:
+        pass
+
+
 class PlainVllm:
     """The same vLLM with nothing of ours in it: its own scheduler, no drafts.
 
@@ -108,7 +119,7 @@ class PlainVllm:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await asyncio.to_thread(self._client.shutdown, 10.0)
+        await launch.stop(self._client)
 
     async def decode(
         self, prompts: Sequence[Sequence[int]], length: int, sampling: Sequence[Sampling]
@@ -152,6 +163,13 @@ def engine_processes() -> list[int]:
 
 
 def cpu_ticks(process: int) -> int:
-    """Processor time that a process has used, in hundredths of a second."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12])
+    """Processor time that a process has used, in hundredths of a second.
+
+    Left out are the threads of torch's message layer, which look for messages a hundred times a second, come what may.
+    """
+    ticks = 0
+    for thread in Path(f"/proc/{process}/task").iterdir():
+        name, _, rest = (thread / "stat").read_text().rpartition(")")
+        if "gloo_tcp_loop" not in name:
+            ticks += sum(map(int, rest.split()[11:13]))
+    return ticks

@@ -23,8 +23,6 @@ PROMPT_SLOTS: Final = 16
 """Sessions whose prompts are read at a time."""
 MOST_DRAFTS: Final = 128
 """What vLLM's rejection sampler takes for one session in one step."""
-CLOSE_SECONDS: Final = 10.0
-"""How long vLLM's processes may take to leave before they are killed: they have nothing to save."""
 
 
 class VllmEngine(Engine):
@@ -197,7 +195,7 @@ class VllmEngine(Engine):
         self._sessions.clear()
         self._busy.clear()
         if client is not None:
-            await asyncio.to_thread(client.shutdown, CLOSE_SECONDS)
+            await launch.stop(client)
 
     # ------------------------------------------------------------ inside
 

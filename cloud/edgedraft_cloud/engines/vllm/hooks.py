@@ -95,11 +95,20 @@ HOOKS: Final = (
     # Talking to it.
     Hook(
         f"{_ENGINE}.core_client:AsyncMPClient",
-        ("add_request_async", "abort_requests_async", "call_utility_async", "get_output_async", "shutdown"),
+        (
+            "add_request_async",
+            "abort_requests_async",
+            "call_utility_async",
+            "get_output_async",
+            "shutdown",
+            "ctx",
+            "resources",
+        ),
         "talking to its processes",
     ),
     Hook(f"{_ENGINE}.core_client:AsyncMPClient.call_utility_async", ("method", "args"), "handing works over"),
     Hook(f"{_ENGINE}.core_client:AsyncMPClient.shutdown", ("timeout",), "stopping its processes"),
+    Hook(f"{_ENGINE}.core_client:BackgroundResources", ("ctx",), "closing its sockets"),
     Hook(f"{_ENGINE}.core:EngineCore", ("scheduler",), "handing works to the scheduler, found by this name"),
     Hook(f"{_ENGINE}.core:EngineCoreProc", ("_invoke_utility_method",), "handing works to the scheduler"),
     Hook(f"{_ENGINE}.exceptions:EngineDeadError", (), "noticing that its processes died"),
@@ -178,6 +187,11 @@ HOOKS: Final = (
         "vllm.v1.sample.rejection_sampler",
         ("expand_batch_to_tokens", "expand_kernel", "MAX_SPEC_LEN"),
         "sampling right on a CPU",
+    ),
+    Hook(
+        "vllm.v1.sample.rejection_sampler:apply_sampling_constraints",
+        ("logits", "cu_num_draft_tokens", "sampling_metadata"),
+        "steps without drafts",
     ),
     Hook("vllm.triton_utils.dispatcher:register_kernels", ("overrides",), "sampling right on a CPU"),
 )

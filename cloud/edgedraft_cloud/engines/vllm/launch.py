@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import sys
@@ -23,6 +24,9 @@ PAGE: Final = 32
 """Tokens in a page of a KV cache whose size is set here: the fewest that vLLM's CPU kernels are fast with."""
 CPU_KV_TOKENS: Final = 16_384
 """Size of the KV cache on a CPU where none is set: memory is no measure of it there."""
+
+_STOP_SECONDS: Final = 10.0
+"""How long vLLM's processes may take to leave before they are killed: they have nothing to save."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,13 @@ def start(settings: Settings) -> AsyncMPClient:
         with _environment(_cpu_environment(settings.threads) if cpu else {}):
             config = AsyncEngineArgs(**_plain(settings, cpu), **_drafting(settings)).create_engine_config()
             return EngineCoreClient.make_async_mp_client(config, Executor.get_class(config), log_stats=False)
+
+
+async def stop(client: AsyncMPClient) -> None:
+    """Stop vLLM's processes and give back what talking to them took."""
+    await asyncio.to_thread(client.shutdown, _STOP_SECONDS)
+    # The sockets are closed; what they were made in vLLM leaves to the garbage collector.
+    await asyncio.to_thread(client.resources.ctx.term)
 
 
 def _plain(settings: Settings, cpu: bool) -> dict[str, Any]:

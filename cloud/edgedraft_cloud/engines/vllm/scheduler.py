@@ -23,7 +23,8 @@ from vllm.v1.request import Request, RequestStatus
 from edgedraft_cloud.engines.vllm.messages import OutcomeMessage, WorkMessage, pack_step
 
 SHARED: Final = 8
-"""A step that has works in it reads this part of the prompt tokens that another may: they must not be held up."""
+"""A step with works reads this part of the prompt tokens that another may, and so does the one after it, which the next
+works may have to wait for."""
 SETTINGS: Final = "edgedraft"
 """Where in vLLM's additional configuration our settings are."""
 
@@ -55,6 +56,7 @@ class DraftScheduler(Scheduler):
         self._started = 0.0
         self._evictions = 0
         self._work_rows = 0
+        self._shared = False
         self._allocate = self.kv_cache_manager.allocate_slots
         self.kv_cache_manager.allocate_slots = self._allocate_slots
 
@@ -99,7 +101,9 @@ class DraftScheduler(Scheduler):
         self.running.sort(key=lambda request: request.is_prefill_chunk)
         works = [request for request in self.running if not request.is_prefill_chunk]
         self._work_rows = sum(1 + len(request.spec_token_ids) for request in works)
-        self.max_num_scheduled_tokens = self._work_rows + self._prompt_tokens // (SHARED if works else 1)
+        shared = bool(works) or self._shared
+        self._shared = bool(works)
+        self.max_num_scheduled_tokens = self._work_rows + self._prompt_tokens // (SHARED if shared else 1)
         self.max_num_active_reqs = len(works) + self._prompt_slots
         output = super().schedule(throttle_prefills)
         names = {request.request_id for request in works}

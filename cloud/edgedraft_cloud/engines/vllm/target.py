@@ -52,12 +52,12 @@ class Target:
             ModelFormatError: A file is missing or damaged.
         """
         folder = Path(model).expanduser()
-        if folder.is_dir():
+        if model and folder.is_dir():
             folder = folder.resolve()
             # Our own store keeps a model's safetensors in <name>/hf.
             return cls._read(folder, folder.parent.name if folder.name == "hf" else folder.name)
-        if not re.fullmatch(r"[\w.-]+/[\w.-]+", model):
-            raise ModelNotFound(f"{model} is no folder; give one with safetensors, or a hub id such as org/name")
+        if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", model):
+            raise ModelNotFound(f"{model!r} is no folder; give one with safetensors, or a hub id such as org/name")
         return cls._read(_fetch(model), model)
 
     @classmethod

@@ -1,7 +1,11 @@
-"""What stands in for a draft model in vLLM's worker process: nothing, for the drafts come from outside."""
+"""What stands in for a draft model in vLLM's worker process: nothing, for the drafts come from outside.
+
+It is also the place where three faults of vLLM 0.32 are mended, since vLLM makes it early and in the right process.
+"""
 
 from __future__ import annotations
 
+import functools
 import warnings
 from typing import Any
 
@@ -10,6 +14,7 @@ from vllm.config import VllmConfig
 from vllm.platforms import current_platform
 from vllm.triton_utils.dispatcher import register_kernels
 from vllm.v1.sample import rejection_sampler
+from vllm.v1.sample.metadata import SamplingMetadata
 
 
 class NullProposer:
@@ -21,8 +26,10 @@ class NullProposer:
 
     def __init__(self, vllm_config: VllmConfig) -> None:
         del vllm_config
+        mend_empty_constraints()
         if current_platform.is_cpu():
             mend_expand_kernel()
+            mend_generator()
 
     def propose(self, sampled_token_ids: list[list[int]], *_: Any, **__: Any) -> list[list[int]]:
         """No draft for anybody."""
@@ -35,7 +42,7 @@ class NullProposer:
 def expand_kernel_works() -> bool:
     """Whether each request's temperature, top-k and top-p reach the rows of its drafts.
 
-    In vLLM 0.32 on a CPU they do not: the kernel writes into a converted copy of its output.
+    They do not where the kernel writes into a converted copy of its output.
     """
     expanded = rejection_sampler.expand_batch_to_tokens(torch.tensor([0.5, 2.0]), torch.tensor([1, 3]), 3)
     return bool(torch.equal(expanded, torch.tensor([0.5, 2.0, 2.0])))
@@ -68,3 +75,35 @@ def _expand(
 ) -> None:
     values = torch.where(values == replace_from, torch.full_like(values, replace_to), values)
     output.copy_(values.repeat_interleave(torch.diff(ends, prepend=ends.new_zeros(1)).to(torch.long)))
+
+
+def mend_empty_constraints() -> None:
+    """Let a step have no drafts at all while a session wants top-k: vLLM looks for the largest of no numbers."""
+    constrain = rejection_sampler.apply_sampling_constraints
+
+    @functools.wraps(constrain)
+    def constrain_any(logits: torch.Tensor, ends: torch.Tensor, sampling: SamplingMetadata) -> torch.Tensor:
+        return constrain(logits, ends, sampling) if len(logits) else logits
+
+    rejection_sampler.apply_sampling_constraints = constrain_any
+
+
+def mend_generator() -> None:
+    """Let a session with a seed read its prompt in pieces.
+
+    After each piece vLLM takes back what it drew for nothing, which a CPU's generator answers with an error that ends
+    the process. With one that stays where it is, the draws depend on the number of pieces too; their distribution is
+    the same.
+    """
+    try:
+        torch.Generator("cpu").get_offset()
+    except RuntimeError:
+        torch.Generator = _Generator
+
+
+class _Generator(torch.Generator):
+    def get_offset(self) -> int:
+        return 0
+
+    def set_offset(self, offset: int) -> None:
+        del offset
