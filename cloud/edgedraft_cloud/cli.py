@@ -159,7 +159,12 @@ def _check(settings: ServerConfig) -> None:
 
     load_credentials(settings.tls)
     _tenants(settings)
+    _tracer(settings).close()
     check_model(settings)
+
+
+def _tracer(settings: ServerConfig) -> Tracer:
+    return Tracer.off() if settings.otlp_endpoint is None else Tracer.to(settings.otlp_endpoint)
 
 
 def _tenants(settings: ServerConfig) -> Tenants:
@@ -175,7 +180,7 @@ async def _serve(settings: ServerConfig, exit_with_stdin: bool) -> None:
         _watch_stdin(stop)
     engine = make_engine(settings)
     metrics = Metrics()
-    tracer = Tracer.off() if settings.otlp_endpoint is None else Tracer.to(settings.otlp_endpoint)
+    tracer = _tracer(settings)
     orchestrator = Orchestrator(
         engine,
         tenants=_tenants(settings),

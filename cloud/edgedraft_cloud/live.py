@@ -102,6 +102,8 @@ class SessionHandle:
             return
         now = time.monotonic()
         self.live.heard_at = now
+        # Also where the session has finished meanwhile and the device did not wait to hear it.
+        self._over |= frame.HasField("close")
         self.live.session.receive(frame, now)
         self._changed_session(self.live)
         self._wake.set()
@@ -148,7 +150,7 @@ class SessionHandle:
 
     def close(self) -> None:
         """The stream has ended, in whatever way; may be called again."""
-        self._closed(self, self._over or self.live.session.finish_reason == pb.Finished.REASON_CLOSED)
+        self._closed(self, self._over)
 
     # ------------------------------------------------------------ for the orchestrator
 

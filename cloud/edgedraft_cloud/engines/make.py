@@ -62,3 +62,7 @@ def check_model(settings: ServerConfig) -> None:
         folder = Path(settings.model).expanduser()
         Manifest.load(folder).verify(folder)
     make_engine(settings)
+    if settings.engine == "vllm":
+        from edgedraft_cloud.engines.vllm import hooks
+
+        hooks.check()

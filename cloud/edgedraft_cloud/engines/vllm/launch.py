@@ -13,6 +13,7 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from edgedraft_cloud.engines.vllm import hooks
 from edgedraft_cloud.engines.vllm.target import Target
 
 if TYPE_CHECKING:
@@ -72,8 +73,6 @@ def start(settings: Settings) -> AsyncMPClient:
         from vllm.platforms import current_platform
         from vllm.v1.engine.core_client import EngineCoreClient
         from vllm.v1.executor.abstract import Executor
-
-        from edgedraft_cloud.engines.vllm import hooks
 
         hooks.check()
         cpu = current_platform.is_cpu()
