@@ -167,7 +167,7 @@ class SessionHandle:
         """End the stream with an error, after what is settled; the first error counts, and a wrong frame's is final."""
         if self._error is None:
             self._error = error
-            self._over = isinstance(error, InvalidInput)
+            self._over |= isinstance(error, InvalidInput)
         self._wake.set()
 
     def end(self, problem: str) -> None:

@@ -278,10 +278,13 @@ async def test_where_nothing_is_kept_a_session_ends_with_its_stream(make, engine
     assert (await orchestrator.open(resuming(endless(), token, RIGHT[:4]), "acme", "phone")).live is not live
 
 
-async def test_a_session_that_is_over_is_not_kept(make, engine):
+@pytest.mark.parametrize("limit", [150, 1], ids=["under way", "finished meanwhile"])
+async def test_a_session_whose_device_needs_no_more_is_not_kept(make, engine, limit):
     orchestrator = await make()
-    handle = await orchestrator.open(endless(), "acme", "phone")
+    handle = await orchestrator.open(endless(limit), "acme", "phone")
+    await turns()
     handle.receive(CLOSE)
+    handle.fail(OSError("the stream broke right after"))
     handle.close()
     assert engine._logs == {}
     assert len(orchestrator._sessions) == 0

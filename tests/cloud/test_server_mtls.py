@@ -99,7 +99,7 @@ async def test_a_stop_string_ends_it_and_does_not_show(bench):
         generation = client.generate("sky", SamplingParams(max_tokens=40, stop=(stop,)))
         assert await generation == whole[: whole.index(stop)]
         assert generation.finish_reason is FinishReason.STOP
-    await _all_closed(bench)
+        await _all_closed(bench)
 
 
 async def test_cancel_ends_the_session_on_both_sides(bench):
@@ -109,8 +109,8 @@ async def test_cancel_ends_the_session_on_both_sides(bench):
             if isinstance(event, Verified):
                 generation.cancel()
         assert generation.finish_reason is FinishReason.CANCELLED
+        await _all_closed(bench)
         assert await client.generate("sky", GREEDY) == bench.codec.decode(expected(bench, "sky"))
-    await _all_closed(bench)
 
 
 async def test_leaving_early_closes_the_session(bench):
