@@ -1,17 +1,21 @@
 """The server's own life: readiness, devices that vanish or say nothing, stopping, and what it needs to start."""
 
 import asyncio
+import time
+from collections import Counter
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from types import SimpleNamespace
 
 import grpc
 import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from toy import scripted_info, toy_target
+from toy import scripted_info, toy_greedy, toy_target
 
 import edgedraft_cloud.server as server_module
 from edgedraft.errors import IdentityError, InvalidInput, ModelNotFound, RequestRejected, VerifierUnavailable
+from edgedraft.sampling import SamplingParams
 from edgedraft.transport.grpcio import GrpcTransport
 from edgedraft.wire import PROTOCOL_VERSION, SERVICE_NAME, decode_server_frame
 from edgedraft.wire import verify_pb2 as pb
@@ -19,8 +23,9 @@ from edgedraft_apps.wan import WanProxy
 from edgedraft_cloud import authority as authority_module
 from edgedraft_cloud.authority import DevelopmentAuthority
 from edgedraft_cloud.engines.scripted import ScriptedEngine
+from edgedraft_cloud.live import SessionHandle
 from edgedraft_cloud.orchestrator import Orchestrator
-from edgedraft_cloud.server import start_server
+from edgedraft_cloud.server import FRAMES_BURST, FRAMES_PER_SECOND, start_server
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -64,14 +69,46 @@ async def live_session(bench, port=None):
 
 
 @pytest.mark.parametrize("service", ["", SERVICE_NAME])
-async def test_readiness_follows_the_engine(bench, service):
+async def test_readiness_follows_the_engine_down_and_up_again(bench, service, monkeypatch):
+    mended = asyncio.Event()
+    start = bench.engine.start
+
+    async def slow():
+        await mended.wait()
+        await start()
+
+    monkeypatch.setattr(bench.engine, "start", slow)
     async with channel(bench) as to_server:
         stub = health_pb2_grpc.HealthStub(to_server)
         watch = stub.Watch(health_pb2.HealthCheckRequest(service=service))
         assert (await watch.read()).status == SERVING
         bench.engine.die()
         assert (await watch.read()).status == NOT_SERVING
+        with pytest.raises(VerifierUnavailable, match="is loading its model"):
+            async with live_session(bench):
+                pass
+        mended.set()
+        assert (await watch.read()).status == SERVING
         watch.cancel()
+    async with live_session(bench):
+        pass
+
+
+async def test_an_engine_that_is_given_up_takes_readiness_along(bench, monkeypatch):
+    async def broken():
+        raise ModelNotFound("its disk is gone")
+
+    monkeypatch.setattr(bench.engine, "start", broken)
+    async with channel(bench) as to_server:
+        watch = health_pb2_grpc.HealthStub(to_server).Watch(health_pb2.HealthCheckRequest())
+        assert (await watch.read()).status == SERVING
+        bench.engine.die()
+        assert (await watch.read()).status == NOT_SERVING
+        await bench.server.engine_given_up()
+        watch.cancel()
+    with pytest.raises(VerifierUnavailable, match="could not be started again"):
+        async with live_session(bench):
+            pass
 
 
 async def test_a_verifier_that_is_still_loading_is_there_and_not_ready(codec, certificates, bench):
@@ -89,7 +126,7 @@ async def test_a_verifier_that_is_still_loading_is_there_and_not_ready(codec, ce
     async with channel(bench, port) as to_server:
         watch = health_pb2_grpc.HealthStub(to_server).Watch(health_pb2.HealthCheckRequest())
         assert (await watch.read()).status == NOT_SERVING
-        with pytest.raises(VerifierUnavailable, match="still loading"):
+        with pytest.raises(VerifierUnavailable, match="is loading its model"):
             async with live_session(bench, port):
                 pass
         loaded.set()
@@ -121,12 +158,15 @@ async def test_readiness_is_off_before_live_sessions_have_left(bench):
 # ---------------------------------------------------------------- devices
 
 
-async def test_a_device_that_vanishes_gives_its_place_back(bench, caplog):
+async def test_a_device_that_vanishes_is_waited_for_and_then_gives_its_place_back(bench, caplog):
     async with WanProxy("127.0.0.1", bench.server.port) as proxy, live_session(bench, proxy.port):
         assert bench.orchestrator.live_sessions == 1
         await proxy.cut()
         async with asyncio.timeout(30):
             await bench.orchestrator.idle()
+    assert len(bench.orchestrator._sessions) == 1
+    bench.orchestrator.tidy(time.monotonic() + 61)
+    assert len(bench.orchestrator._sessions) == 0
     assert "internal error" not in caplog.messages
 
 
@@ -175,6 +215,88 @@ async def test_tenant_and_device_come_from_the_certificate(bench, monkeypatch):
     monkeypatch.setattr(bench.orchestrator, "open", spy)
     async with live_session(bench):
         assert seen == [("acme", "phone-1")]
+
+
+# ---------------------------------------------------------------- a device that floods
+
+
+class Pace:
+    """A clock that stands still except while somebody is made to wait."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.now = 0.0
+        self.waits: list[float] = []
+        monkeypatch.setattr(server_module, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(server_module, "asyncio", SimpleNamespace(sleep=self.sleep))
+
+    async def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.now += seconds
+
+
+class Taker:
+    """Stands for the handle of a session."""
+
+    def __init__(self) -> None:
+        self.taken: list[int] = []
+
+    def receive(self, frame: pb.ClientFrame) -> None:
+        self.taken.append(frame.settled)
+
+    def fail(self, error: Exception) -> None:
+        raise error
+
+
+async def acknowledgements(count: int, *, pace: Pace | None = None, seconds_apart: float = 0.0):
+    for number in range(count):
+        if pace is not None:
+            pace.now += seconds_apart
+        yield pb.ClientFrame(settled=number).SerializeToString()
+
+
+async def test_one_that_floods_is_taken_at_the_rate_and_loses_nothing(monkeypatch):
+    pace, taker = Pace(monkeypatch), Taker()
+    count = FRAMES_BURST + 5 * FRAMES_PER_SECOND
+    await server_module._read(acknowledgements(count), taker)
+    assert taker.taken == [*range(count)]
+    assert pace.now == pytest.approx(5.0)
+    assert len(pace.waits) == 5 * FRAMES_PER_SECOND
+
+
+async def test_one_that_keeps_the_pace_never_waits(monkeypatch):
+    pace, taker = Pace(monkeypatch), Taker()
+    frames = acknowledgements(5000, pace=pace, seconds_apart=1 / FRAMES_PER_SECOND)
+    await server_module._read(frames, taker)
+    assert len(taker.taken) == 5000
+    assert pace.waits == []
+
+
+async def test_a_flood_on_one_stream_holds_up_no_other(bench, monkeypatch):
+    """Its frames are left where they are; over the real server, with a rate of as good as nothing."""
+    monkeypatch.setattr(server_module, "FRAMES_BURST", 50)
+    monkeypatch.setattr(server_module, "FRAMES_PER_SECOND", 1e-9)
+    taken: Counter[str] = Counter()
+    overdrawn = asyncio.Event()
+    receive = SessionHandle.receive
+
+    def count(handle, frame):
+        taken[handle.live.session.id] += 1
+        receive(handle, frame)
+        if taken[flooded] > 50:
+            overdrawn.set()
+
+    monkeypatch.setattr(SessionHandle, "receive", count)
+    async with live_session(bench) as flooding:
+        (flooded,) = [live.session.id for live in bench.orchestrator._sessions]
+        for _ in range(200):
+            await flooding.send(pb.ClientFrame(padding=bytes(64)).SerializeToString())
+        async with bench.client(block_size=8) as client:
+            for text in ("sky", "sea", "sun"):
+                prompt = bench.codec.encode_chat([{"role": "user", "content": text}])
+                answer = await client.generate(text, SamplingParams(max_tokens=12))
+                assert answer == bench.codec.decode(toy_greedy(prompt, 12))
+        await overdrawn.wait()
+        assert taken[flooded] == 51, "the burst, and the one that overdraws it"
 
 
 # ---------------------------------------------------------------- starting
