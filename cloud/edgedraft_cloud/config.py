@@ -31,7 +31,14 @@ _SECONDS: Final = {
     "session_seconds": (1.0, 7 * 86_400.0),
 }
 """Settings that are times, in seconds, with the least and the most."""
-_OPTIONAL: Final = ("threads", "kv_tokens", "context", "step_tokens", "metrics_port")
+_TEXT: Final = {
+    "model": "use a path or a name",
+    "host": "use an address or a name of this machine",
+    "verify_ms": 'write it in quotes, e.g. "30"',
+    "otlp_endpoint": "use http://host:port",
+}
+"""Settings that are text, with how to mend them."""
+_OPTIONAL: Final = ("threads", "kv_tokens", "context", "step_tokens", "metrics_port", "otlp_endpoint")
 """Settings that may be left out, for the verifier to choose or to do without."""
 
 
@@ -100,8 +107,10 @@ class ServerConfig:
             seconds = getattr(self, name)
             if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not shortest <= seconds <= longest:
                 raise InvalidInput(name, f"is {seconds!r}", f"use {shortest:g} to {longest:g}")
-        if not isinstance(self.host, str) or not self.host:
-            raise InvalidInput("host", f"is {self.host!r}", "use an address or a name of this machine")
+        for name, cure in _TEXT.items():
+            text = getattr(self, name)
+            if not (isinstance(text, str) and text) and not (text is None and name in _OPTIONAL):
+                raise InvalidInput(name, f"is {text!r}", cure)
         if self.engine not in ENGINES:
             raise InvalidInput("engine", f"is {self.engine!r}", f"use one of: {', '.join(ENGINES)}")
         if self.log_level not in LEVELS:
@@ -136,7 +145,8 @@ class ServerConfig:
                 if not isinstance(settings[name], str | Path):
                     raise InvalidInput(name, f"is {settings[name]!r}", "use a path")
                 settings[name] = Path(settings[name]).expanduser()
-        settings["model"] = str(settings["model"])
+        if isinstance(settings["model"], Path):
+            settings["model"] = str(settings["model"])
         return cls(**settings)
 
 

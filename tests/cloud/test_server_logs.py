@@ -97,7 +97,7 @@ async def test_a_rejected_frame_is_logged_by_its_field_alone(server, log):
 
 
 async def test_a_fault_of_ours_has_a_number_that_both_sides_know_and_no_content(server, log, monkeypatch):
-    async def fail(session, prompt, sampling):
+    async def fail(session, prompt, sampling, salt):
         raise RuntimeError(f"cannot take {list(prompt)}")
 
     monkeypatch.setattr(server[1], "open", fail)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from toy import scripted_info, toy_target
@@ -15,13 +16,20 @@ from typer.testing import CliRunner
 
 import edgedraft_cloud.cli as cli
 from edgedraft import __version__
-from edgedraft.errors import EdgedraftError, IdentityError, InvalidInput, ModelFormatError, ModelNotFound
+from edgedraft.errors import (
+    EdgedraftError,
+    IdentityError,
+    InvalidInput,
+    ModelFormatError,
+    ModelNotFound,
+    VerifierUnavailable,
+)
 from edgedraft.identity import Identity
 from edgedraft.runtime.manifest import Manifest, hash_file
 from edgedraft.transport.grpcio import GrpcTransport
 from edgedraft.wire import PROTOCOL_VERSION, decode_describe_response, decode_server_frame
 from edgedraft.wire import verify_pb2 as pb
-from edgedraft_cloud.config import ServerConfig
+from edgedraft_cloud.config import ENGINES, ServerConfig
 from edgedraft_cloud.engines.scripted import ScriptedEngine
 
 MODEL_CONFIG = {
@@ -68,15 +76,15 @@ def run(*arguments, **settings) -> subprocess.CompletedProcess:
 
 def test_defaults_hold_where_neither_file_nor_flag_says_more():
     settings = ServerConfig.load(None, REQUIRED)
-    assert settings == ServerConfig(Path("m"), Path("t"))
-    assert (settings.host, settings.port) == ("127.0.0.1", 7443)
+    assert settings == ServerConfig("m", Path("t"))
+    assert (settings.host, settings.port, settings.engine) == ("127.0.0.1", 7443, "embedded")
 
 
 def test_flags_overrule_the_file_and_absent_ones_do_not(tmp_path):
     file = tmp_path / "verifier.toml"
-    file.write_text('model = "~/m"\ntls = "t"\nport = 1\nwindow = 40\ngrace_seconds = 2.5\n')
+    file.write_text('model = "~/m"\ntls = "~/t"\nport = 1\nwindow = 40\ngrace_seconds = 2.5\n')
     settings = ServerConfig.load(file, {"port": 2, "window": None, "model": None})
-    assert settings == ServerConfig(Path.home() / "m", Path("t"), port=2, window=40, grace_seconds=2.5)
+    assert settings == ServerConfig("~/m", Path.home() / "t", port=2, window=40, grace_seconds=2.5)
 
 
 def test_the_file_takes_every_setting(tmp_path):
@@ -85,20 +93,30 @@ def test_the_file_takes_every_setting(tmp_path):
         "tls": "t",
         "host": "::1",
         "port": 0,
-        "engine": "embedded",
+        "engine": "trace",
+        "tenants": "tenants.toml",
         "threads": 2,
         "max_sessions": 3,
         "window": 20,
         "max_block": 10,
         "run_ahead": 0,
         "kv_tokens": 100,
+        "context": 200,
+        "step_tokens": 64,
+        "verify_ms": "30+0.5@64",
         "grace_seconds": 0,
+        "resume_seconds": 0,
+        "idle_seconds": 1,
+        "session_seconds": 60.5,
+        "metrics_port": 0,
+        "otlp_endpoint": "http://localhost:4317",
         "log_level": "debug",
     }
     assert set(values) == {field.name for field in fields(ServerConfig)}, "keep this list complete"
     file = tmp_path / "verifier.toml"
     file.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items()))
-    assert ServerConfig.load(file, {}) == ServerConfig(**{**values, "model": Path("m"), "tls": Path("t")})
+    paths = {name: Path(values[name]) for name in ("tls", "tenants")}
+    assert ServerConfig.load(file, {}) == ServerConfig(**{**values, **paths})
 
 
 BAD_SETTINGS = [
@@ -113,6 +131,17 @@ BAD_SETTINGS = [
     ("max_block", 33),  # more than the window
     ("run_ahead", -1),
     ("kv_tokens", 63),
+    ("context", 63),
+    ("step_tokens", 7),
+    ("step_tokens", 1.5),
+    ("metrics_port", 65536),
+    ("resume_seconds", -1),
+    ("idle_seconds", 0),
+    ("session_seconds", 0.5),
+    ("session_seconds", True),
+    ("verify_ms", 30),
+    ("otlp_endpoint", 4317),
+    ("tenants", 3),
     ("grace_seconds", -0.1),
     ("grace_seconds", float("inf")),
     ("grace_seconds", float("nan")),
@@ -124,6 +153,7 @@ BAD_SETTINGS = [
     ("engine", "abacus"),
     ("log_level", "INFO"),
     ("model", 3),
+    ("model", ""),
     ("tls", []),
     ("colour", "red"),
 ]
@@ -172,7 +202,7 @@ def test_flags_reach_the_settings(invoke, monkeypatch, tmp_path):
     flags = "--model m --tls t --threads 2 --port 0 --max-block 4 --run-ahead 0 --grace-seconds 1.5 --log-level error"
     assert invoke("serve", "--config", file, *flags.split(), "--exit-with-stdin").exit_code == 0
     expected = ServerConfig(
-        Path("m"),
+        "m",
         Path("t"),
         host="::1",
         threads=2,
@@ -191,7 +221,7 @@ def test_flags_reach_the_settings(invoke, monkeypatch, tmp_path):
 def test_check_passes_what_is_sound_and_starts_nothing(invoke, artifact, certificates):
     shown = invoke("serve", "--check", "--model", artifact, "--tls", certificates.server())
     assert shown.exit_code == 0, shown.exception
-    assert json.loads(shown.stdout) == {"event": "checked", "model": "toy"}
+    assert json.loads(shown.stdout) == {"event": "checked", "model": str(artifact)}
 
 
 def test_check_finds_what_is_not_sound(invoke, artifact, certificates, tmp_path):
@@ -202,8 +232,35 @@ def test_check_finds_what_is_not_sound(invoke, artifact, certificates, tmp_path)
     assert isinstance(error(**{"--tls": tmp_path}), IdentityError)
     assert isinstance(error(**{"--model": tmp_path}), ModelNotFound)
     assert isinstance(error(**{"--port": -1}), InvalidInput)
+    assert isinstance(error(**{"--otlp-endpoint": "localhost"}), InvalidInput)
+    assert isinstance(error(**{"--tenants": tmp_path / "none.toml"}), InvalidInput)
     (artifact / "mlc-chat-config.json").write_text(json.dumps(MODEL_CONFIG) + " ")
     assert isinstance(error(), ModelFormatError)
+
+
+def test_check_names_the_line_of_a_mistake_in_the_tenants_file(artifact, certificates, tmp_path):
+    tenants = tmp_path / "tenants.toml"
+    tenants.write_text("[default]\nmax_sessions = 4\n\n[tenants.acme]\nweight = 3\ntokens_per_minute = -5\n")
+    shown = run("serve", "--check", "--model", artifact, "--tls", certificates.server(), "--tenants", tenants)
+    assert (shown.returncode, shown.stdout) == (1, "")
+    assert shown.stderr.count("\n") == 1
+    assert shown.stderr.startswith(f"error: tenants: {tenants}, line 6: tokens_per_minute is -5")
+    tenants.write_text(tenants.read_text().replace("-5", "5"))
+    shown = run("serve", "--check", "--model", artifact, "--tls", certificates.server(), "--tenants", tenants)
+    assert (shown.returncode, shown.stderr) == (0, "")
+
+
+def test_an_engine_that_there_is_not_is_told_with_those_there_are(artifact, certificates):
+    shown = run("serve", "--check", "--engine", "nonsense", "--model", artifact, "--tls", certificates.server())
+    assert (shown.returncode, shown.stdout) == (1, "")
+    assert shown.stderr == "error: engine: is 'nonsense'; use one of: embedded, vllm, trace\n"
+
+
+def test_the_trace_engine_needs_no_model(invoke, certificates, tmp_path):
+    flags = ("serve", "--check", "--engine", "trace", "--tls", certificates.server())
+    assert invoke(*flags, "--model", "any").exit_code == 0
+    assert invoke(*flags, "--model", "any", "--verify-ms", "fast").exception.field == "verify_ms"
+    assert isinstance(invoke(*flags, "--model", tmp_path / "none.jsonl").exception, InvalidInput)
 
 
 def test_tls_files_that_are_none_are_told(invoke, artifact, tmp_path, certificates):
@@ -244,6 +301,13 @@ def test_version_and_help(invoke):
     assert "dev-ca" in shown
 
 
+def test_help_teaches_how_to_serve(invoke):
+    shown = " ".join(invoke("serve", "--help").output.split())
+    assert "edgedraft-verifier serve --model ./target --tls ./certs/server" in shown
+    for engine in ENGINES:
+        assert engine in shown
+
+
 def test_an_error_is_one_line_on_standard_error(tmp_path):
     shown = run("serve", "--tls", tmp_path)
     assert (shown.returncode, shown.stdout) == (1, "")
@@ -256,12 +320,12 @@ SERVE_SCRIPTED = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parents[1] / "support")!r})
 from edgedraft_cloud import cli
-def engine(settings):
+def make_engine(settings):
     from edgedraft_cloud.engines.scripted import ScriptedEngine
     from toy import scripted_info, toy_target
     from types import SimpleNamespace
     return ScriptedEngine(toy_target, scripted_info(SimpleNamespace(fingerprint="a" * 64, vocab_size=400)))
-cli._engine = engine
+cli.make_engine = make_engine
 cli.main()
 """
 """The real command, with an engine that needs no model."""
@@ -320,7 +384,7 @@ async def test_it_stops_when_standard_input_closes(start):
 
 @pytest.fixture
 async def live_session(certificates):
-    """Opens a session that stays parked: nothing is drafted, and the cloud does not run ahead."""
+    """Opens a session that stays parked: nothing is drafted, and the cloud goes no further than the first token."""
     transports = []
 
     async def begin(port):
@@ -336,6 +400,7 @@ async def live_session(certificates):
         )
         await stream.send(pb.ClientFrame(open=opening).SerializeToString())
         assert decode_server_frame(await stream.receive()).HasField("opened")
+        assert decode_server_frame(await stream.receive()).HasField("verdict")
         return stream
 
     yield begin
@@ -381,11 +446,58 @@ async def test_a_port_that_is_taken_is_an_error_of_one_line(start, certificates)
     assert [json.loads(line)["event"] for line in log] == ["loading"]
 
 
-async def test_an_engine_that_dies_ends_the_process_with_an_error(certificates, monkeypatch):
-    engine = ScriptedEngine(toy_target, scripted_info(type("Codec", (), {"fingerprint": "a", "vocab_size": 400})))
-    monkeypatch.setattr(cli, "_engine", lambda settings: engine)
-    engine.die()
+class Mortal(ScriptedEngine):
+    """Starts once."""
+
+    async def start(self) -> None:
+        if self.starts:
+            raise ModelNotFound("its disk is gone")
+        await super().start()
+        self.die()
+
+
+async def test_an_engine_that_is_given_up_ends_the_process_with_an_error(certificates, monkeypatch):
+    engine = Mortal(toy_target, scripted_info(SimpleNamespace(fingerprint="a", vocab_size=400)))
+    monkeypatch.setattr(cli, "make_engine", lambda settings: engine)
+    # They count for the whole process, which is the tests' own here.
+    monkeypatch.setattr(cli, "gc", SimpleNamespace(collect=int, freeze=int, set_threshold=lambda *_: None))
     settings = ServerConfig.load(None, {"model": "m", "tls": str(certificates.server()), "port": 0})
-    with pytest.raises(EdgedraftError, match="engine died"):
+    with pytest.raises(VerifierUnavailable, match="could not be started again"):
         async with asyncio.timeout(60):
             await cli._serve(settings, False)
+
+
+async def test_a_real_verifier_replays_a_trace_over_the_wire(certificates):
+    """The command as it stands, with the one engine that needs no model."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "edgedraft_cloud", "serve", "--engine", "trace", "--model", "any"),
+        *("--tls", certificates.server(), "--port", "0", "--verify-ms", "1", "--metrics-port", "0"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        ready = json.loads(await process.stdout.readline())
+        assert ready["metrics_port"] != ready["port"]
+        transport = GrpcTransport(f"localhost:{ready['port']}", Identity.load(certificates.device("acme", "phone-1")))
+        request = pb.DescribeRequest(protocol=PROTOCOL_VERSION).SerializeToString()
+        model = decode_describe_response(await transport.describe(request)).models[0]
+        stream = await transport.open_stream()
+        opening = pb.Open(
+            protocol=PROTOCOL_VERSION,
+            tokenizer_fingerprint=model.tokenizer_fingerprint,
+            mode=pb.MODE_OPEN,
+            prompt=[5],
+            limits=pb.Limits(max_tokens=9, ignore_eos=True),
+        )
+        await stream.send(pb.ClientFrame(open=opening).SerializeToString())
+        settled = 0
+        while (data := await stream.receive()) is not None:
+            settled += len(decode_server_frame(data).verdict.tokens)
+        assert settled == 9
+        await transport.close()
+        process.send_signal(signal.SIGTERM)
+        assert (await finish(process))[0] == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
