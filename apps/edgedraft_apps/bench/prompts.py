@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from edgedraft.errors import InvalidInput
 
+DEFAULT_PROMPTS: Final = Path(__file__).with_name("prompts.jsonl")
+"""Prompts of our own, of a dozen kinds."""
 _KEYS: Final = ("prompt", "text", "turns")
 _CURE: Final = 'write lines of text, or of JSON such as {"prompt": "..."} or {"turns": ["..."]}'
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
@@ -113,7 +114,12 @@ class VllmEngine(Engine):
             ModelError: vLLM is not installed, is of another kind than this engine knows, or cannot load the target.
         """
         await self.close()
-        self._client = await asyncio.to_thread(_start, self._settings)
+        abandoned = threading.Event()
+        try:
+            self._client = await asyncio.to_thread(_start, self._settings, abandoned)
+        except asyncio.CancelledError:
+            launch.abandon(abandoned)
+            raise
 
     async def open(self, session: SessionId, prompt: Sequence[int], sampling: Sampling, salt: str) -> None:
         """Take in a session; where the KV cache has no room for it, others that rest give way.
@@ -246,9 +252,9 @@ class VllmEngine(Engine):
             self._died(error)
 
 
-def _start(settings: launch.Settings) -> AsyncMPClient:
+def _start(settings: launch.Settings, abandoned: threading.Event) -> AsyncMPClient:
     try:
-        return launch.start(settings)
+        return launch.start(settings, abandoned)
     except ImportError as error:
         raise ModelError(f"vLLM cannot be used ({error}); {hooks.INSTALL}") from error
     except (ValueError, RuntimeError, OSError) as error:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import secrets
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -59,8 +61,12 @@ class Settings:
     threads: int | None
 
 
-def start(settings: Settings) -> AsyncMPClient:
+def start(settings: Settings, abandoned: threading.Event) -> AsyncMPClient:
     """Start vLLM's processes and wait until the target is loaded.
+
+    Args:
+        settings: How.
+        abandoned: Set by `abandon`.
 
     Raises:
         ImportError: vLLM is not installed.
@@ -78,7 +84,17 @@ def start(settings: Settings) -> AsyncMPClient:
         cpu = current_platform.is_cpu()
         with _environment(_cpu_environment(settings.threads) if cpu else {}):
             config = AsyncEngineArgs(**_plain(settings, cpu), **_drafting(settings)).create_engine_config()
+            if abandoned.is_set():
+                raise RuntimeError("it is not wanted any more")
             return EngineCoreClient.make_async_mp_client(config, Executor.get_class(config), log_stats=False)
+
+
+def abandon(abandoned: threading.Event) -> None:
+    """Let a start that is under way in another thread fail soon."""
+    abandoned.set()
+    for process in multiprocessing.active_children():
+        if process.name.startswith("EngineCore"):
+            process.kill()
 
 
 async def stop(client: AsyncMPClient) -> None:

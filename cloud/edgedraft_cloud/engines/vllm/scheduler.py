@@ -93,9 +93,10 @@ class DraftScheduler(Scheduler):
         """Put together a step: all works, then as much of the prompts as a step may read."""
         self._started = time.monotonic()
         self._evictions = 0
-        for session in [
-            name for name, (_, since) in self._parked.items() if since + self._park_seconds < self._started
-        ]:
+        while self._parked:
+            session, (_, since) = next(iter(self._parked.items()))
+            if self._started <= since + self._park_seconds:
+                break
             self._evict(session)
         # Works come first: they have a right to their rows and, if KV is short, to the KV of unread prompts.
         self.running.sort(key=lambda request: request.is_prefill_chunk)
