@@ -23,15 +23,22 @@ class _Clock:
     weight: float = 1.0
 
 
+@dataclass(slots=True)
+class _Time:
+    """The time of whoever was served last, in any lane: one that comes from another lane has saved nothing up there."""
+
+    now: float = 0.0
+
+
 class _Ready(Generic[Key]):
     """Keys that wait, by rank and clock; entries that no longer hold are passed over when they come up."""
 
-    def __init__(self, clocks: dict[Key, _Clock]) -> None:
+    def __init__(self, clocks: dict[Key, _Clock], time: _Time) -> None:
         self._clocks = clocks
+        self._time = time
         self._waiting: dict[Key, tuple[int, float, int]] = {}
         self._heap: list[tuple[int, float, int, Key]] = []
         self._count = 0
-        self._now = 0.0
 
     def __contains__(self, key: Key) -> bool:
         return key in self._waiting
@@ -41,9 +48,9 @@ class _Ready(Generic[Key]):
 
     def put(self, key: Key, rank: int = 0) -> None:
         """Let a key wait; if it already does, with its clock and rank as they are now."""
-        clock = self._clocks.setdefault(key, _Clock(self._now))
+        clock = self._clocks.setdefault(key, _Clock(self._time.now))
         if key not in self._waiting:
-            clock.time = max(clock.time, self._now)
+            clock.time = max(clock.time, self._time.now)
         self._count += 1
         self._push(key, (rank, clock.time, self._count))
 
@@ -57,13 +64,13 @@ class _Ready(Generic[Key]):
                 continue
             if may(key):
                 found = key
-                self._now = max(self._now, time)
+                self._time.now = max(self._time.now, time)
                 self._push(key, (rank, time, count))
                 break
             passed.append((rank, count, key))
         for rank, count, key in passed:
             clock = self._clocks[key]
-            clock.time = max(clock.time, self._now)
+            clock.time = max(clock.time, self._time.now)
             self._push(key, (rank, clock.time, count))
         return found
 
@@ -84,7 +91,8 @@ class _Room:
 
     def __init__(self, lanes: int) -> None:
         self.clocks: dict[str, _Clock] = {}
-        self.lanes = [_Ready(self.clocks) for _ in range(lanes)]
+        time = _Time()
+        self.lanes = [_Ready(self.clocks, time) for _ in range(lanes)]
         self.ranks: dict[str, int] = {}
 
 
@@ -99,7 +107,8 @@ class FairQueue:
 
     def __init__(self, lanes: int = 1) -> None:
         self._clocks: dict[str, _Clock] = {}
-        self._tenants = [_Ready(self._clocks) for _ in range(lanes)]
+        time = _Time()
+        self._tenants = [_Ready(self._clocks, time) for _ in range(lanes)]
         self._of: dict[str, str] = {}
         self._rooms: dict[str, _Room] = {}
 
