@@ -19,12 +19,15 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import Final
 
 from edgedraft.errors import InvalidInput
 from edgedraft.wire import FrameLimits, check_draft
 from edgedraft.wire import verify_pb2 as pb
 from edgedraft_cloud.draft_tree import DraftTree
 from edgedraft_cloud.engines.base import Outcome, SessionId, Work
+
+_MOST_US: Final = (1 << 32) - 1
 
 
 class State(Enum):
@@ -245,9 +248,9 @@ class Session:
             tokens=tokens,
             accepted=accepted,
             block_used=outcome.judged > 0,
-            queue_us=round(queue_seconds * 1e6),
-            verify_us=round(verify_seconds * 1e6),
-            held_us=round((now - self._arrived) * 1e6) if self.tree.last_block else 0,
+            queue_us=_microseconds(queue_seconds),
+            verify_us=_microseconds(verify_seconds),
+            held_us=_microseconds(now - self._arrived) if self.tree.last_block else 0,
         )
 
     def lose_work(self) -> None:
@@ -271,6 +274,11 @@ class Session:
         if self.state is not State.FINISHED:
             self.state = state
             self.finish_reason = reason
+
+
+def _microseconds(seconds: float) -> int:
+    """As a frame has it, which holds 71 minutes; a session may go without drafts for longer."""
+    return min(round(seconds * 1e6), _MOST_US)
 
 
 def merge_verdicts(first: pb.Verdict, second: pb.Verdict) -> pb.Verdict:
