@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from edgedraft.errors import InvalidInput, ModelError, Overloaded, VerifierUnavailable
@@ -101,6 +102,7 @@ class VllmEngine(Engine):
         self._sessions: dict[str, SessionId] = {}
         self._busy: set[SessionId] = set()
         self._sending: set[asyncio.Task[None]] = set()
+        self._getting: asyncio.Task[Any] | None = None
 
     @property
     def info(self) -> EngineInfo:
@@ -174,8 +176,13 @@ class VllmEngine(Engine):
         """
         client = self._alive()
         while True:
+            self._getting = asyncio.create_task(client.get_output_async())
             try:
-                outputs = await client.get_output_async()
+                outputs = await self._getting
+            except asyncio.CancelledError:
+                if self._dead is None or _is_cancelled():
+                    raise
+                raise self._dead from None
             except Exception as error:  # whatever it was, no step will follow
                 raise self._died(error) from error
             for output in outputs.outputs:
@@ -237,19 +244,29 @@ class VllmEngine(Engine):
         if self._dead is None:
             self._dead = VerifierUnavailable("the verifier's engine died; try again in a moment")
             self._dead.__cause__ = error
+            if self._getting is not None:
+                # An order that failed may be all that tells of it, and no output ever come.
+                self._getting.cancel()
         return self._dead
 
     def _send(self, order: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Send in the order of the calls; whoever wants to knows by the task that it is sent."""
         task = asyncio.get_running_loop().create_task(order)
         self._sending.add(task)
-        task.add_done_callback(self._sent)
+        task.add_done_callback(partial(self._sent, self._client))
         return task
 
-    def _sent(self, task: asyncio.Task[Any]) -> None:
+    def _sent(self, client: AsyncMPClient, task: asyncio.Task[Any]) -> None:
         self._sending.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        # What was still on its way to one that is closed must not end the one that was started in its place.
+        if not task.cancelled() and (error := task.exception()) is not None and client is self._client:
             self._died(error)
+
+
+def _is_cancelled() -> bool:
+    """Whether whoever calls is being cancelled itself."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _start(settings: launch.Settings, abandoned: threading.Event) -> AsyncMPClient:
