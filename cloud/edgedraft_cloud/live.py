@@ -154,8 +154,15 @@ class SessionHandle:
 
     # ------------------------------------------------------------ for the orchestrator
 
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing has ended it; one that has failed may still wait for its device to take a frame."""
+        return self._error is None
+
     def tell(self, verdict: pb.Verdict) -> None:
-        """Send a verdict."""
+        """Send a verdict, unless the stream has failed: who comes back is told what it does not hold."""
+        if not self.is_open:
+            return
         self._verdict = verdict if self._verdict is None else merge_verdicts(self._verdict, verdict)
         self._wake.set()
 

@@ -44,6 +44,8 @@ LEAVE_SECONDS: Final = 0.5
 """How long the last frames may take to get out when the server stops."""
 OPEN_SECONDS: Final = 30.0
 """How long a stream may stay open without its first frame."""
+WRITE_SECONDS: Final = 30.0
+"""How long a device may let a frame wait that it has no room for; beyond that its stream is broken, not its session."""
 FRAMES_PER_SECOND: Final = 200
 """Frames that are taken from one stream in the long run; who floods is made to wait."""
 FRAMES_BURST: Final = 400
@@ -193,7 +195,7 @@ class VerifierService:
         try:
             async with aclosing(handle.frames()) as frames:
                 async for frame in frames:
-                    await context.write(frame.SerializeToString())
+                    await _write(context, frame)
         finally:
             # Also where the device is gone: gRPC cancels this task then.
             handle.close()
@@ -212,6 +214,15 @@ class VerifierService:
         if not frame.HasField("open"):
             raise InvalidInput("frame", "is not an Open", "send Open first")
         return await self._orchestrator.open(frame.open, peer.tenant, peer.device)
+
+
+async def _write(context: Context, frame: pb.ServerFrame) -> None:
+    """Hand over a frame; a device that takes none would keep its session beyond every limit."""
+    try:
+        async with asyncio.timeout(WRITE_SECONDS):
+            await context.write(frame.SerializeToString())
+    except TimeoutError as error:
+        raise VerifierUnavailable(f"the device has taken no frame for {WRITE_SECONDS:g} s") from error
 
 
 async def _read(requests: AsyncIterator[bytes], handle: SessionHandle) -> None:
