@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Collection
 from functools import partial
-from typing import Final
+from typing import Final, Never
 
 from edgedraft.errors import InvalidInput, Overloaded, Unauthenticated, VerifierUnavailable
 from edgedraft.wire import verify_pb2 as pb
@@ -101,6 +101,8 @@ class Orchestrator:
         self._batch = 0
         self._under_way = False
         self._flush_at: asyncio.TimerHandle | None = None
+        self._steps: asyncio.Task[Never] | None = None
+        self._fault: Exception | None = None
         self._draining = False
         self._empty = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -188,7 +190,8 @@ class Orchestrator:
         except BaseException:
             self._forget(live, "refused")
             raise
-        self._planner.meter(known, len(message.prompt), time.monotonic())
+        # All that was read, or else a text that comes as settled tokens would cost its tenant nothing.
+        self._planner.meter(known, len(session.text), time.monotonic())
         self._metrics.opened(tenant, len(message.prompt))
         logger.info(
             "session opened",
@@ -323,7 +326,7 @@ class Orchestrator:
         if live.session.state is State.FINISHED:
             # A reader that takes its time must not hold the engine's memory.
             self._leave_engine(live)
-        elif live.handle is not None and live.in_engine:
+        elif live.handle is not None and live.handle.is_open and live.in_engine:
             self._planner.update(live.session.id)
             self._flush_soon(GATHER_SECONDS)
 
@@ -337,7 +340,16 @@ class Orchestrator:
             if self._flush_at.when() <= loop.time() + seconds:
                 return
             self._flush_at.cancel()
-        self._flush_at = loop.call_later(seconds, self._flush)
+        self._flush_at = loop.call_later(seconds, self._flush_in_time)
+
+    def _flush_in_time(self) -> None:
+        """The same from a timer, which nobody waits for: who waits for the steps must learn of a fault."""
+        try:
+            self._flush()
+        except Exception as error:  # noqa: BLE001  not swallowed: the engine is given up for it
+            self._fault = error
+            if self._steps is not None:
+                self._steps.cancel()
 
     def _flush(self) -> None:
         """Hand over the next step, if none is under way and there is something to do."""
@@ -357,17 +369,23 @@ class Orchestrator:
 
     async def _run(self) -> None:
         """Take steps until the engine is given up or this is cancelled."""
+        this = asyncio.current_task()
+        assert this is not None
         while self._supervisor.fatal is None:
+            self._fault = None
+            self._steps = asyncio.create_task(self._take_steps(), name="edgedraft-engine-steps")
             try:
-                while True:
-                    self._take(await self._engine.step())
-            except VerifierUnavailable as error:
-                self._lose_engine(error)
-            except Exception as error:  # noqa: BLE001  a fault of ours; nobody may wait for steps that nobody takes
-                death = VerifierUnavailable("the verifier failed; try again in a moment", RESTART_AFTER)
-                death.__cause__ = error
-                self._lose_engine(death)
+                await self._steps
+            except (Exception, asyncio.CancelledError) as error:  # nobody may wait for steps that nobody takes
+                fault = error if isinstance(error, Exception) else self._fault
+                if fault is None or this.cancelling():
+                    raise  # we are being closed
+                self._lose_engine(_death(fault))
             await self._supervisor.restart()
+
+    async def _take_steps(self) -> Never:
+        while True:
+            self._take(await self._engine.step())
 
     def _lose_engine(self, error: VerifierUnavailable) -> None:
         """Every session is lost to the engine, not to us: their devices may come back to the next one."""
@@ -416,20 +434,28 @@ class Orchestrator:
         part = self._parts.pop(session.id, None)
         waited = part.waited if part is not None else 0.0
         if outcome.error is not None:
-            self._leave_engine(live)
-            session.lose_work()
-            if live.handle is not None:
-                live.handle.fail(outcome.error)
+            self._drop(live, outcome.error)
             return waited
         if session.state is State.FINISHED:
             return waited
-        verdict = session.apply(outcome, now=now, queue_seconds=waited, verify_seconds=step.seconds)
+        try:
+            verdict = session.apply(outcome, now=now, queue_seconds=waited, verify_seconds=step.seconds)
+        except Exception as error:  # noqa: BLE001  its stream raises it; the others have no part in it
+            self._drop(live, error)
+            return waited
         self._planner.settle(session.id, len(outcome.tokens), now)
         if live.handle is not None:
             verdict.window = self._planner.window(live.tenant)
             live.handle.tell(verdict)
         self._update(live)
         return waited
+
+    def _drop(self, live: LiveSession, error: Exception) -> None:
+        """A session cannot go on in the engine; its device may come back and have it opened anew."""
+        self._leave_engine(live)
+        live.session.lose_work()
+        if live.handle is not None:
+            live.handle.fail(error)
 
     # ------------------------------------------------------------ time and the end
 
@@ -489,3 +515,12 @@ class Orchestrator:
                 live.handle.fail(error)
             self._forget(live, "drained")
         await self._supervisor.close()
+
+
+def _death(error: Exception) -> VerifierUnavailable:
+    """Of the engine, or of what is ours around it."""
+    if isinstance(error, VerifierUnavailable):
+        return error
+    death = VerifierUnavailable("the verifier failed; try again in a moment", RESTART_AFTER)
+    death.__cause__ = error
+    return death
