@@ -6,12 +6,17 @@ settled are kept; a number without a node is a dead one, and what hangs on it is
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from edgedraft.errors import InvalidInput
 from edgedraft.wire import given_flags
 from edgedraft.wire import verify_pb2 as pb
+
+_PASSED: Final = 4096
+"""Settled nodes that may still be named as a parent. A device only goes on from what was in flight a moment ago."""
 
 
 @dataclass(slots=True)
@@ -56,6 +61,7 @@ class DraftTree:
         self._count = 0
         self._nodes: dict[int, Node] = {}
         self._roots: dict[int, Node] = {}
+        self._passed: deque[int] = deque()
 
     def receive(self, draft: pb.Draft, window: int) -> Received:
         """Take a block that `wire.check_draft` has passed.
@@ -105,6 +111,7 @@ class DraftTree:
         if successor is not None:
             self.pending -= 1
             self._roots = successor.children
+            self._pass(successor)
         else:
             self._roots = {}
 
@@ -170,6 +177,7 @@ class DraftTree:
         self._count = 0
         self._nodes = {}
         self._roots = {}
+        self._passed.clear()
 
     def _grow(self, draft: pb.Draft, plan: Sequence[tuple[int, int]], parent: Node | None) -> None:
         flags = given_flags(draft)
@@ -181,11 +189,18 @@ class DraftTree:
             self._nodes[node.number] = node
             if position < len(self.settled):
                 # It names a settled position from now on; what follows it hangs where the settled tokens end.
+                self._pass(node)
                 continue
             children[token] = node
             children = node.children
             self.pending += 1
         self._count += len(draft.tokens)
+
+    def _pass(self, node: Node) -> None:
+        """A node is settled; the oldest of those are forgotten, or who sends old drafts again fills the memory."""
+        self._passed.append(node.number)
+        if len(self._passed) > _PASSED:
+            del self._nodes[self._passed.popleft()]
 
     def _forget(self, node: Node) -> None:
         stack = [node]

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Collection
 from functools import partial
-from typing import Final, Never
+from typing import Final
 
 from edgedraft.errors import InvalidInput, Overloaded, Unauthenticated, VerifierUnavailable
 from edgedraft.wire import verify_pb2 as pb
@@ -23,6 +23,7 @@ from edgedraft_cloud.metrics import Metrics
 from edgedraft_cloud.planner import Part, Planner
 from edgedraft_cloud.registry import Registry
 from edgedraft_cloud.session import State
+from edgedraft_cloud.step_loop import StepLoop
 from edgedraft_cloud.step_times import StepTimes, most_rows
 from edgedraft_cloud.supervisor import Supervisor
 from edgedraft_cloud.tenants import Tenant, Tenants
@@ -101,8 +102,7 @@ class Orchestrator:
         self._batch = 0
         self._under_way = False
         self._flush_at: asyncio.TimerHandle | None = None
-        self._steps: asyncio.Task[Never] | None = None
-        self._fault: Exception | None = None
+        self._steps = StepLoop(engine, self._take, RESTART_AFTER)
         self._draining = False
         self._empty = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -340,16 +340,7 @@ class Orchestrator:
             if self._flush_at.when() <= loop.time() + seconds:
                 return
             self._flush_at.cancel()
-        self._flush_at = loop.call_later(seconds, self._flush_in_time)
-
-    def _flush_in_time(self) -> None:
-        """The same from a timer, which nobody waits for: who waits for the steps must learn of a fault."""
-        try:
-            self._flush()
-        except Exception as error:  # noqa: BLE001  not swallowed: the engine is given up for it
-            self._fault = error
-            if self._steps is not None:
-                self._steps.cancel()
+        self._flush_at = loop.call_later(seconds, self._steps.guard, self._flush)
 
     def _flush(self) -> None:
         """Hand over the next step, if none is under way and there is something to do."""
@@ -369,23 +360,9 @@ class Orchestrator:
 
     async def _run(self) -> None:
         """Take steps until the engine is given up or this is cancelled."""
-        this = asyncio.current_task()
-        assert this is not None
         while self._supervisor.fatal is None:
-            self._fault = None
-            self._steps = asyncio.create_task(self._take_steps(), name="edgedraft-engine-steps")
-            try:
-                await self._steps
-            except (Exception, asyncio.CancelledError) as error:  # nobody may wait for steps that nobody takes
-                fault = error if isinstance(error, Exception) else self._fault
-                if fault is None or this.cancelling():
-                    raise  # we are being closed
-                self._lose_engine(_death(fault))
+            self._lose_engine(await self._steps.run())
             await self._supervisor.restart()
-
-    async def _take_steps(self) -> Never:
-        while True:
-            self._take(await self._engine.step())
 
     def _lose_engine(self, error: VerifierUnavailable) -> None:
         """Every session is lost to the engine, not to us: their devices may come back to the next one."""
@@ -515,12 +492,3 @@ class Orchestrator:
                 live.handle.fail(error)
             self._forget(live, "drained")
         await self._supervisor.close()
-
-
-def _death(error: Exception) -> VerifierUnavailable:
-    """Of the engine, or of what is ours around it."""
-    if isinstance(error, VerifierUnavailable):
-        return error
-    death = VerifierUnavailable("the verifier failed; try again in a moment", RESTART_AFTER)
-    death.__cause__ = error
-    return death

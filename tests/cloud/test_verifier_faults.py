@@ -272,6 +272,27 @@ async def test_a_text_that_comes_as_settled_tokens_is_metered_like_a_prompt(make
     assert refused.value.retry_after > 60
 
 
+def test_drafts_of_what_is_settled_long_since_take_no_memory_and_new_ones_are_still_taken():
+    session = Session("s", SessionLimits(FrameLimits(100, 9000, 8), 8000, 8000, (), 32, 64), (1,))
+    for _ in range(2000):
+        session.apply(Outcome("s", (7,), 0), now=0.0, queue_seconds=0.0, verify_seconds=0.0)
+    for block in range(1, 2001):
+        again = pb.Draft(position=0, parent=0, block=block, tokens=[7] * 8)
+        session.receive(pb.ClientFrame(draft=again), now=0.0)
+    assert session.usage.late_tokens == 16_000
+    assert len(session.tree._nodes) < 5000
+    for name in (1, 16_000):  # one that is forgotten, and one that is not
+        position = 8 if name == 16_000 else 1
+        block = pb.Draft(position=position, parent=name, block=2000 + name, tokens=[7] * 8)
+        session.receive(pb.ClientFrame(draft=block), now=0.0)
+    assert session.usage.late_tokens == 16_008
+    end = pb.Draft(position=2000, parent=0, block=30_000, tokens=[7] * 8)
+    session.receive(pb.ClientFrame(draft=end), now=0.0)
+    assert session.tree.pending == 8
+    session.apply(Outcome("s", (7, 7, 8), 2), now=0.0, queue_seconds=0.0, verify_seconds=0.0)
+    assert session.tree.pending == 0
+
+
 async def test_a_work_of_a_released_session_holds_up_no_other(make, engine):
     orchestrator = await make()
     leaving, staying = [await orchestrator.open(endless(), "acme", "phone") for _ in range(2)]
