@@ -19,6 +19,8 @@ from edgedraft_cloud.tenants import Tenant, TokenBucket
 
 QUEUE_SHARE: Final = 1.0
 """How long drafts may wait for their step, in steps: windows shrink so that not more of them pile up."""
+ROWS_A_TOKEN: Final = 4
+"""Rows for which a session is charged a token at least: three wrong drafts of four are within what honest ones need."""
 _DRAFTING: Final = 0
 _DECODING: Final = 1
 _BACKGROUND: Final = 1
@@ -108,12 +110,20 @@ class Planner:
             parts += self._fill(_DECODING, room, now)
         return parts
 
-    def settle(self, session: SessionId, tokens: int, now: float) -> None:
-        """Count what a step settled for a session."""
+    def settle(self, session: SessionId, tokens: int, now: float, rows: int = 0) -> None:
+        """Count what a step settled for a session.
+
+        Args:
+            session: Whose; unknown ones are ignored.
+            tokens: Settled tokens.
+            now: The time.
+            rows: What it had of the step.
+        """
         member = self._members.get(session)
         if member is None:
             return
-        self._queue.charge(session, tokens - member.charged)
+        # A fair share is one of verified tokens; but who drafts next to nothing right must not get the house for it.
+        self._queue.charge(session, max(tokens, rows / ROWS_A_TOKEN) - member.charged)
         member.charged = 0
         self.meter(member.tenant, tokens, now)
 

@@ -14,11 +14,12 @@ class Drafting:
     has_drafts = True
     may_decode = False
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, chain: int = 3) -> None:
         self.id = name
+        self.chain = chain
 
     def next_work(self, rows: int) -> Work:
-        return Work(self.id, (1,) * min(3, rows - 1))
+        return Work(self.id, (1,) * min(self.chain, rows - 1))
 
     def waited(self, now: float) -> float:
         return 0.0
@@ -55,3 +56,21 @@ def test_what_a_tenant_cannot_use_is_the_others():
 def test_a_tenant_that_has_not_drafted_yet_gets_what_it_would(weight):
     planner = Planner(StepTimes(4096, 8), 32)
     assert planner.window(Tenant("new", weight=weight)) == 16
+
+
+def test_who_drafts_nothing_right_does_not_get_the_house_for_it():
+    """Equal weights, and one of the two settles a token where the other settles all it drafts."""
+    planner = Planner(StepTimes(4096, 16), 32)
+    sessions = {name: Drafting(name, 15) for name in ("right", "wrong")}
+    for name, session in sessions.items():
+        planner.join(session, Tenant(name), background=False)
+    rows = dict.fromkeys(sessions, 0)
+    for _ in range(1000):
+        for name in sessions:
+            planner.update(name)
+        for part in planner.plan(0.0):
+            name = part.work.session
+            mine = len(part.work.tokens) + 1
+            rows[name] += mine
+            planner.settle(name, mine if name == "right" else 1, 0.0, mine)
+    assert rows["wrong"] <= 4.1 * rows["right"], "by tokens alone it would be 16 to 1"
