@@ -517,6 +517,13 @@ async def play(history: list[tuple[int, str, int]], run_ahead: int, window: int,
         assert pair[0].settled == toy_greedy(PROMPT, 30)
         assert len(pair[1].settled) == 30
         assert pair[1].settled == [toy_target((21, 22, *pair[1].settled[:n])) for n in range(30)]
+        if "forget" not in (name for _, name, _ in history):
+            for device in pair:
+                found = engine.found[device.handle.live.session.id]
+                # A step may go on behind the end of the text, nothing else goes beyond what is settled.
+                end = len(device.settled)
+                assert found[:end] == device.settled, "something was verified twice"
+                assert len(found) == end or device.finished.reason == pb.Finished.REASON_STOP
     finally:
         await orchestrator.close()
 
