@@ -163,7 +163,8 @@ def test_build_names_the_folders_and_shows_progress_apart(run, monkeypatch, tmp_
 
     monkeypatch.setattr(models_cli, "build_pair", build_pair)
     shown = run("models", "build", "--json", "--source", "wheels")
-    assert json.loads(shown.stdout) == {"drafter": str(tmp_path / "d"), "target": str(tmp_path / "t")}
+    folders = {"drafter": "d", "target": "t", "target_hf": "hf"}
+    assert json.loads(shown.stdout) == {name: str(tmp_path / folder) for name, folder in folders.items()}
     assert shown.stderr.splitlines() == ["fetch toy", "compile toy"]
     assert f"target: {tmp_path / 't'}" in run("models", "build", "smollm2", "--source", "wheels").stdout
 
