@@ -74,7 +74,7 @@ async def verifier_process(
     try:
         yield VerifierProcess(await _port(process, log), process.pid)
     finally:
-        await _stop(process)
+        await stop_process(process)
 
 
 async def _port(process: Process, log: Path) -> int:
@@ -96,7 +96,8 @@ def _last_words(log: Path) -> str:
     return next((line.removeprefix("error: ") for line in reversed(lines) if line.strip()), "it said nothing")
 
 
-async def _stop(process: Process) -> None:
+async def stop_process(process: Process) -> None:
+    """End a child that stops when its standard input closes, or kill it."""
     assert process.stdin is not None
     process.stdin.close()  # it takes that as the sign to stop
     try:

@@ -166,10 +166,6 @@ class SessionHandle:
         self._verdict = verdict if self._verdict is None else merge_verdicts(self._verdict, verdict)
         self._wake.set()
 
-    def wake(self) -> None:
-        """Something changed for the session."""
-        self._wake.set()
-
     def fail(self, error: Exception) -> None:
         """End the stream with an error, after what is settled; the first error counts, and a wrong frame's is final."""
         if self._error is None:

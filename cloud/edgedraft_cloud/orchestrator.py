@@ -420,7 +420,7 @@ class Orchestrator:
         except Exception as error:  # noqa: BLE001  its stream raises it; the others have no part in it
             self._drop(live, error)
             return waited
-        self._planner.settle(session.id, len(outcome.tokens), now, outcome.judged + 1)
+        self._planner.settle(session.id, len(outcome.tokens), outcome.judged + 1, now)
         if live.handle is not None:
             verdict.window = self._planner.window(live.tenant)
             live.handle.tell(verdict)

@@ -110,14 +110,14 @@ class Planner:
             parts += self._fill(_DECODING, room, now)
         return parts
 
-    def settle(self, session: SessionId, tokens: int, now: float, rows: int = 0) -> None:
+    def settle(self, session: SessionId, tokens: int, rows: int, now: float) -> None:
         """Count what a step settled for a session.
 
         Args:
             session: Whose; unknown ones are ignored.
             tokens: Settled tokens.
-            now: The time.
             rows: What it had of the step.
+            now: The time.
         """
         member = self._members.get(session)
         if member is None:

@@ -2,9 +2,10 @@
 
 import asyncio
 import time
+from functools import partial
 
 import pytest
-from devices import CLOSE, PROMPT, Device, RecordingEngine, drafts, endless, engine_info, opening, read_all, turns
+from devices import CLOSE, PROMPT, Device, drafts, endless, engine_info, opening, read_all, turns
 from toy import toy_greedy
 
 import edgedraft_cloud.orchestrator as orchestrator_module
@@ -20,24 +21,9 @@ INFO = engine_info()
 
 
 @pytest.fixture
-def engine() -> RecordingEngine:
-    return RecordingEngine(INFO)
-
-
-@pytest.fixture
-async def make(engine, monkeypatch):
-    monkeypatch.setattr(orchestrator_module, "GATHER_SECONDS", 0.0)
-    made: list[Orchestrator] = []
-
-    async def start(**settings) -> Orchestrator:
-        orchestrator = Orchestrator(engine, **{"window": 8, "run_ahead": 64, **settings})
-        made.append(orchestrator)
-        await orchestrator.start()
-        return orchestrator
-
-    yield start
-    for orchestrator in made:
-        await orchestrator.close()
+def make(make):
+    """The cloud runs ahead here."""
+    return partial(make, run_ahead=64)
 
 
 def tenants(*named: Tenant) -> Tenants:

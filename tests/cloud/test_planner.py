@@ -63,7 +63,7 @@ class House:
             tokens = (*part.work.tokens, 7)
             outcome = Outcome(name, tokens, len(tokens) - 1, len(tokens) - 1)
             self.sessions[name].apply(outcome, now=now, queue_seconds=0.0, verify_seconds=0.0)
-            self.planner.settle(name, len(tokens), now)
+            self.planner.settle(name, len(tokens), len(tokens), now)
             self.planner.update(name)
             tenant = self.tenants[name].name
             self.settled[tenant] = self.settled.get(tenant, 0) + len(tokens)
@@ -136,7 +136,7 @@ def test_who_has_nothing_to_do_takes_no_step():
     assert house.plan().keys() == {"a"}
     house.planner.leave("a")
     assert house.plan() == {}
-    house.planner.settle("a", 5, 0.0)
+    house.planner.settle("a", 5, 5, 0.0)
 
 
 def test_a_part_says_how_long_its_drafts_have_waited():
@@ -196,7 +196,7 @@ def test_what_is_charged_is_what_was_settled_not_what_was_drafted():
             tokens = (*part.work.tokens, 7) if name == "right" else (9,)
             outcome = Outcome(name, tokens, len(tokens) - 1, len(part.work.tokens))
             house.sessions[name].apply(outcome, now=0.0, queue_seconds=0.0, verify_seconds=0.0)
-            house.planner.settle(name, len(tokens), 0.0)
+            house.planner.settle(name, len(tokens), len(tokens), 0.0)
             house.planner.update(name)
             settled[name] += len(tokens)
     assert settled["right"] == pytest.approx(settled["wrong"], rel=0.1)

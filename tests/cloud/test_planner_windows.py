@@ -72,5 +72,5 @@ def test_who_drafts_nothing_right_does_not_get_the_house_for_it():
             name = part.work.session
             mine = len(part.work.tokens) + 1
             rows[name] += mine
-            planner.settle(name, mine if name == "right" else 1, 0.0, mine)
+            planner.settle(name, mine if name == "right" else 1, mine, 0.0)
     assert rows["wrong"] <= 4.1 * rows["right"], "by tokens alone it would be 16 to 1"

@@ -32,27 +32,6 @@ while len(RIGHT) < 200:
     RIGHT.append(toy_target((*PROMPT, *RIGHT)))
 
 
-@pytest.fixture
-def engine() -> RecordingEngine:
-    return RecordingEngine(engine_info())
-
-
-@pytest.fixture
-async def make(engine, monkeypatch):
-    monkeypatch.setattr(orchestrator_module, "GATHER_SECONDS", 0.0)
-    made: list[Orchestrator] = []
-
-    async def start(**settings) -> Orchestrator:
-        orchestrator = Orchestrator(engine, **{"window": 8, "run_ahead": 0, **settings})
-        made.append(orchestrator)
-        await orchestrator.start()
-        return orchestrator
-
-    yield start
-    for orchestrator in made:
-        await orchestrator.close()
-
-
 async def first_frames(handle, count: int) -> list[pb.ServerFrame]:
     """The first frames of a stream; the generator is left as a device leaves that vanishes."""
     frames = handle.frames()

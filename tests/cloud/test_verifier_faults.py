@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import grpc
 import grpc.aio
 import pytest
-from devices import PROMPT, RecordingEngine, drafts, endless, engine_info, opening, read_all, resuming, turns
+from devices import PROMPT, drafts, endless, engine_info, opening, read_all, resuming, turns
 from toy import toy_greedy
 
 import edgedraft_cloud.orchestrator as orchestrator_module
@@ -26,27 +26,6 @@ from edgedraft_cloud.session import Session, SessionLimits, State
 from edgedraft_cloud.tenants import Tenant, Tenants
 
 INFO = engine_info()
-
-
-@pytest.fixture
-def engine() -> RecordingEngine:
-    return RecordingEngine(INFO)
-
-
-@pytest.fixture
-async def make(engine, monkeypatch):
-    monkeypatch.setattr(orchestrator_module, "GATHER_SECONDS", 0.0)
-    made: list[Orchestrator] = []
-
-    async def start(**settings) -> Orchestrator:
-        orchestrator = Orchestrator(engine, **{"window": 8, "run_ahead": 0, **settings})
-        made.append(orchestrator)
-        await orchestrator.start()
-        return orchestrator
-
-    yield start
-    for orchestrator in made:
-        await orchestrator.close()
 
 
 # ---------------------------------------------------------------- nobody waits for ever

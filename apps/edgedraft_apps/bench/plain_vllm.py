@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from edgedraft.errors import EdgedraftError, InvalidInput
+from edgedraft_apps.local_verifier import stop_process
 
-STOP_SECONDS: Final = 10.0
 _LINE_BYTES: Final = 1 << 24
 
 
@@ -133,14 +133,7 @@ async def plain_vllm(settings: PlainSettings, folder: Path) -> AsyncGenerator[Pl
     try:
         yield PlainVllm(process, log)
     finally:
-        assert process.stdin is not None
-        process.stdin.close()  # it takes that as the sign to stop
-        try:
-            async with asyncio.timeout(STOP_SECONDS):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
+        await stop_process(process)
 
 
 def _environment() -> dict[str, str]:

@@ -1,0 +1,29 @@
+"""An orchestrator over a scripted engine, for the tests that speak to it as a server does."""
+
+import pytest
+from devices import RecordingEngine, engine_info
+
+from edgedraft_cloud import orchestrator as orchestrator_module
+from edgedraft_cloud.orchestrator import Orchestrator
+
+
+@pytest.fixture
+def engine() -> RecordingEngine:
+    return RecordingEngine(engine_info())
+
+
+@pytest.fixture
+async def make(engine, monkeypatch):
+    """Starts orchestrators in which the cloud waits for drafts, unless a test says otherwise."""
+    monkeypatch.setattr(orchestrator_module, "GATHER_SECONDS", 0.0)
+    made: list[Orchestrator] = []
+
+    async def start(**settings) -> Orchestrator:
+        orchestrator = Orchestrator(engine, **{"window": 8, "run_ahead": 0, **settings})
+        made.append(orchestrator)
+        await orchestrator.start()
+        return orchestrator
+
+    yield start
+    for orchestrator in made:
+        await orchestrator.close()
