@@ -1,8 +1,10 @@
-"""An orchestrator over a scripted engine, for the tests that speak to it as a server does."""
+"""An orchestrator over a scripted engine, for tests that speak to it as a server does; the command, in this process."""
 
 import pytest
 from devices import RecordingEngine, engine_info
+from typer.testing import CliRunner
 
+from edgedraft_cloud import cli
 from edgedraft_cloud import orchestrator as orchestrator_module
 from edgedraft_cloud.orchestrator import Orchestrator
 
@@ -27,3 +29,9 @@ async def make(engine, monkeypatch):
     yield start
     for orchestrator in made:
         await orchestrator.close()
+
+
+@pytest.fixture
+def invoke(monkeypatch):
+    monkeypatch.setattr(cli.logs, "configure", lambda level: None)
+    return lambda *arguments: CliRunner().invoke(cli.app, [str(argument) for argument in arguments])

@@ -5,63 +5,12 @@ import contextlib
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sessions import FIRST, PROMPT, ROOM, STOP, VOCAB, begun, draft, make, step, take, work_of
 
 from edgedraft.errors import InvalidInput
-from edgedraft.wire import FrameLimits
 from edgedraft.wire import verify_pb2 as pb
 from edgedraft_cloud.engines.base import Outcome, Work
-from edgedraft_cloud.session import Session, SessionLimits, State, merge_verdicts
-
-VOCAB = 50
-STOP = 2
-PROMPT = (3, 4, 5, 6, 7)
-FIRST = 1
-"""What the target puts after the prompt."""
-ROOM = 1000
-
-
-def make(restored=None, **changes) -> Session:
-    limits = {
-        "frames": FrameLimits(vocab_size=VOCAB, context_length=100, max_block=4),
-        "max_tokens": 20,
-        "context_room": 100,
-        "stop_tokens": {STOP},
-        "window": 6,
-        "run_ahead": 0,
-    }
-    return Session("s", SessionLimits(**{**limits, **changes}), PROMPT, restored)
-
-
-def take(session: Session, *tokens: int, accepted: int = 0, judged: int = 0, now: float = 0.0) -> pb.Verdict:
-    return session.apply(Outcome("s", tokens, accepted, judged), now=now, queue_seconds=0.0, verify_seconds=0.0)
-
-
-def begun(**changes) -> Session:
-    """One whose prompt was read: position 0 is settled."""
-    session = make(**changes)
-    take(session, FIRST)
-    return session
-
-
-def draft(*tokens: int, block: int = 1, settled: int = 0, position: int = 1, **fields) -> pb.ClientFrame:
-    return pb.ClientFrame(draft=pb.Draft(block=block, tokens=tokens, position=position, **fields), settled=settled)
-
-
-def work_of(session: Session, rows: int = ROOM) -> Work | None:
-    """Its part of a step, if it has one."""
-    return session.next_work(rows) if session.has_drafts or session.may_decode else None
-
-
-def step(session: Session, *tokens: int) -> pb.Verdict:
-    """A step in which the target puts these tokens; the beginning that was drafted is accepted."""
-    work = work_of(session)
-    assert work is not None
-    accepted = 0
-    while accepted < min(len(work.tokens), len(tokens) - 1) and work.tokens[accepted] == tokens[accepted]:
-        accepted += 1
-    assert accepted == len(tokens) - 1, "the target goes on only behind accepted drafts"
-    return take(session, *tokens, accepted=accepted, judged=len(work.tokens))
-
+from edgedraft_cloud.session import State
 
 # ---------------------------------------------------------------- the way of a draft
 
@@ -468,36 +417,6 @@ def test_one_whose_engine_is_gone_is_under_way_again():
     assert work_of(session) is None
     take(session, 8)
     assert session.tree.settled == [FIRST, 8]
-
-
-# ---------------------------------------------------------------- merging
-
-
-def test_merged_verdicts_say_what_both_say():
-    session = begun()
-    session.receive(draft(7, 8), 0.0)
-    first = step(session, 7, 8, 9)
-    session.receive(draft(1, block=2, position=4, parent=0, settled=4), 0.0)
-    second = step(session, 1, 3)
-    merged = merge_verdicts(first, second)
-    assert (merged.position, list(merged.tokens)) == (1, [7, 8, 9, 1, 3])
-    assert (merged.accepted, merged.block, merged.block_used) == (3, 2, True)
-    assert list(first.tokens) == [7, 8, 9], "the parts stay as they were"
-
-
-@given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=3), min_size=3, max_size=3), st.integers(0, 5))
-def test_merging_is_associative(runs, start):
-    verdicts, position = [], start
-    for block, tokens in enumerate(runs, 1):
-        verdicts.append(
-            pb.Verdict(position=position, tokens=tokens, accepted=len(tokens) - 1, block=block, block_used=block == 1)
-        )
-        position += len(tokens)
-    a, b, c = verdicts
-    left, right = merge_verdicts(merge_verdicts(a, b), c), merge_verdicts(a, merge_verdicts(b, c))
-    assert left == right
-    assert list(left.tokens) == [token for tokens in runs for token in tokens]
-    assert left.block_used
 
 
 # ---------------------------------------------------------------- a hostile device
