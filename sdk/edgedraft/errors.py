@@ -13,6 +13,9 @@ EdgedraftError
 ├── CacheFull                 a KV cache has no room for what was asked; nothing was changed
 ├── DrafterError              the drafter failed on the device
 ├── IdentityError             keys and certificates of this device
+├── PrivacyError              what must stay on the device was about to leave it; never tells the text itself
+│   ├── LeakError             a secret, or a run of private text, in something that leaves
+│   └── ForbiddenMode         the app's policy forbids the privacy mode
 ├── ProtocolError             the other side broke the wire protocol
 └── VerifierError             what a verifier answered, or did not
     ├── VerifierUnavailable   cannot be reached, or went away; `retry_after` may say when to come back
@@ -84,6 +87,33 @@ class DrafterError(EdgedraftError):
 
 class IdentityError(EdgedraftError):
     """The keys or certificates of this device cannot be used."""
+
+
+class PrivacyError(EdgedraftError):
+    """What must stay on the device was about to leave it, or might have.
+
+    Its message names kind and place, and never holds private text.
+    """
+
+
+class LeakError(PrivacyError):
+    """A secret or a run of private text stands in something that leaves; it was not sent.
+
+    Args:
+        kind: What it is, e.g. `e-mail address` or `private text`.
+        place: Where it stands, e.g. `messages[0], characters 12 to 27`.
+        cure: What the caller can do about it.
+    """
+
+    def __init__(self, kind: str, place: str, cure: str) -> None:
+        super().__init__(f"{place}: has {kind}, which must not leave the device; {cure}")
+        self.kind = kind
+        self.place = place
+        self.cure = cure
+
+
+class ForbiddenMode(PrivacyError):
+    """The policy of the app forbids the privacy mode."""
 
 
 class ProtocolError(EdgedraftError):

@@ -13,6 +13,10 @@ from edgedraft.errors import InvalidInput
 class Mode(StrEnum):
     """What the cloud may see of the prompt. Each mode is a promise; see the README."""
 
+    SEALED = "sealed"
+    """The cloud sees the public view and the draft tokens that pass the guard; private words come from the device."""
+    CLOAKED = "cloaked"
+    """The cloud sees the prompt with placeholders for private spans; the output is the target's, restored here."""
     OPEN = "open"
     """The cloud sees the prompt, over TLS; the output is the target's."""
     LOCAL = "local"
