@@ -14,17 +14,17 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x65\x64gedraft/wire/verify.proto\x12\x0c\x65\x64gedraft.v1\"\xa8\x01\n\x0b\x43lientFrame\x12\"\n\x04open\x18\x01 \x01(\x0b\x32\x12.edgedraft.v1.OpenH\x00\x12$\n\x05\x64raft\x18\x02 \x01(\x0b\x32\x13.edgedraft.v1.DraftH\x00\x12$\n\x05\x63lose\x18\x03 \x01(\x0b\x32\x13.edgedraft.v1.CloseH\x00\x12\x0f\n\x07settled\x18\x04 \x01(\r\x12\x0f\n\x07padding\x18\x0f \x01(\x0c\x42\x07\n\x05\x66rame\"Y\n\x08Sampling\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_p\x18\x02 \x01(\x02\x12\r\n\x05top_k\x18\x03 \x01(\r\x12\x11\n\x04seed\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\x07\n\x05_seed\"H\n\x06Limits\x12\x12\n\nmax_tokens\x18\x01 \x01(\r\x12\x16\n\x0estop_token_ids\x18\x02 \x03(\r\x12\x12\n\nignore_eos\x18\x03 \x01(\x08\"\xc1\x02\n\x04Open\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\r\n\x05model\x18\x02 \x01(\t\x12\x1d\n\x15tokenizer_fingerprint\x18\x03 \x01(\t\x12 \n\x04mode\x18\x04 \x01(\x0e\x32\x12.edgedraft.v1.Mode\x12\x0e\n\x06prompt\x18\x05 \x03(\r\x12(\n\x08sampling\x18\x06 \x01(\x0b\x32\x16.edgedraft.v1.Sampling\x12$\n\x06limits\x18\x07 \x01(\x0b\x32\x14.edgedraft.v1.Limits\x12\x31\n\rservice_class\x18\x08 \x01(\x0e\x32\x1a.edgedraft.v1.ServiceClass\x12\x14\n\x0cresume_token\x18\t \x01(\x0c\x12\x17\n\x0fresume_position\x18\n \x01(\r\x12\x15\n\rresume_tokens\x18\x0b \x03(\r\"v\n\x05\x44raft\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\x10\n\x08position\x18\x02 \x01(\r\x12\r\n\x05\x62lock\x18\x03 \x01(\r\x12\x0e\n\x06tokens\x18\x04 \x03(\r\x12\r\n\x05given\x18\x05 \x01(\x0c\x12\x13\n\x06parent\x18\x06 \x01(\rH\x00\x88\x01\x01\x42\t\n\x07_parent\"\x83\x01\n\x05\x43lose\x12*\n\x06reason\x18\x01 \x01(\x0e\x32\x1a.edgedraft.v1.Close.Reason\"N\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x14\n\x10REASON_CANCELLED\x10\x01\x12\x16\n\x12REASON_STOP_STRING\x10\x02\"\xce\x01\n\x0bServerFrame\x12&\n\x06opened\x18\x01 \x01(\x0b\x32\x14.edgedraft.v1.OpenedH\x00\x12(\n\x07verdict\x18\x02 \x01(\x0b\x32\x15.edgedraft.v1.VerdictH\x00\x12*\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x16.edgedraft.v1.FinishedH\x00\x12\'\n\x07go_away\x18\x04 \x01(\x0b\x32\x14.edgedraft.v1.GoAwayH\x00\x12\x0f\n\x07padding\x18\x0f \x01(\x0c\x42\x07\n\x05\x66rame\"u\n\x06Opened\x12\x14\n\x0cresume_token\x18\x01 \x01(\x0c\x12\x0e\n\x06window\x18\x02 \x01(\r\x12\x11\n\tmax_block\x18\x03 \x01(\r\x12\x0f\n\x07settled\x18\x04 \x01(\r\x12\r\n\x05\x65poch\x18\x05 \x01(\r\x12\x12\n\nlast_block\x18\x06 \x01(\r\"\xcb\x01\n\x07Verdict\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\r\n\x05\x62lock\x18\x02 \x01(\r\x12\x10\n\x08position\x18\x03 \x01(\r\x12\x0e\n\x06tokens\x18\x04 \x03(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x05 \x01(\r\x12\x12\n\nblock_used\x18\x06 \x01(\x08\x12\x0e\n\x06window\x18\x07 \x01(\r\x12\x10\n\x08queue_us\x18\x08 \x01(\r\x12\x11\n\tverify_us\x18\t \x01(\r\x12\x0f\n\x07held_us\x18\x0b \x01(\r\x12\x14\n\x0c\x61lternatives\x18\n \x03(\r\"\xb6\x01\n\x08\x46inished\x12-\n\x06reason\x18\x01 \x01(\x0e\x32\x1d.edgedraft.v1.Finished.Reason\x12\"\n\x05usage\x18\x02 \x01(\x0b\x32\x13.edgedraft.v1.Usage\"W\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x0f\n\x0bREASON_STOP\x10\x01\x12\x11\n\rREASON_LENGTH\x10\x02\x12\x11\n\rREASON_CLOSED\x10\x03\"\xa1\x01\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x16\n\x0esettled_tokens\x18\x02 \x01(\r\x12\x16\n\x0e\x64rafted_tokens\x18\x03 \x01(\r\x12\x17\n\x0f\x61\x63\x63\x65pted_tokens\x18\x04 \x01(\r\x12\x13\n\x0blate_tokens\x18\x05 \x01(\r\x12\x14\n\x0cgiven_tokens\x18\x06 \x01(\r\x12\r\n\x05steps\x18\x07 \x01(\r\"6\n\x06GoAway\x12\x14\n\x0cresume_token\x18\x01 \x01(\x0c\x12\x16\n\x0eretry_after_ms\x18\x02 \x01(\r\"#\n\x0f\x44\x65scribeRequest\x12\x10\n\x08protocol\x18\x01 \x01(\r\"n\n\x10\x44\x65scribeResponse\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x03 \x01(\t\x12\'\n\x06models\x18\x04 \x03(\x0b\x32\x17.edgedraft.v1.ModelInfo\"\xc9\x01\n\tModelInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x19\n\x11model_fingerprint\x18\x02 \x01(\t\x12\x1d\n\x15tokenizer_fingerprint\x18\x03 \x01(\t\x12\x12\n\nvocab_size\x18\x04 \x01(\r\x12\x16\n\x0e\x63ontext_length\x18\x05 \x01(\r\x12\x11\n\tmax_block\x18\x06 \x01(\r\x12\x12\n\nmax_window\x18\x07 \x01(\r\x12!\n\x05modes\x18\x08 \x03(\x0e\x32\x12.edgedraft.v1.Mode*N\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bMODE_SEALED\x10\x01\x12\x10\n\x0cMODE_CLOAKED\x10\x02\x12\r\n\tMODE_OPEN\x10\x03*j\n\x0cServiceClass\x12\x1d\n\x19SERVICE_CLASS_UNSPECIFIED\x10\x00\x12\x1d\n\x19SERVICE_CLASS_INTERACTIVE\x10\x01\x12\x1c\n\x18SERVICE_CLASS_BACKGROUND\x10\x02\x32\x99\x01\n\x08Verifier\x12\x42\n\x06Verify\x12\x19.edgedraft.v1.ClientFrame\x1a\x19.edgedraft.v1.ServerFrame(\x01\x30\x01\x12I\n\x08\x44\x65scribe\x12\x1d.edgedraft.v1.DescribeRequest\x1a\x1e.edgedraft.v1.DescribeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x65\x64gedraft/wire/verify.proto\x12\x0c\x65\x64gedraft.v1\"\xa8\x01\n\x0b\x43lientFrame\x12\"\n\x04open\x18\x01 \x01(\x0b\x32\x12.edgedraft.v1.OpenH\x00\x12$\n\x05\x64raft\x18\x02 \x01(\x0b\x32\x13.edgedraft.v1.DraftH\x00\x12$\n\x05\x63lose\x18\x03 \x01(\x0b\x32\x13.edgedraft.v1.CloseH\x00\x12\x0f\n\x07settled\x18\x04 \x01(\r\x12\x0f\n\x07padding\x18\x0f \x01(\x0c\x42\x07\n\x05\x66rame\"Y\n\x08Sampling\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_p\x18\x02 \x01(\x02\x12\r\n\x05top_k\x18\x03 \x01(\r\x12\x11\n\x04seed\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\x07\n\x05_seed\"H\n\x06Limits\x12\x12\n\nmax_tokens\x18\x01 \x01(\r\x12\x16\n\x0estop_token_ids\x18\x02 \x03(\r\x12\x12\n\nignore_eos\x18\x03 \x01(\x08\"\xe9\x02\n\x04Open\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\r\n\x05model\x18\x02 \x01(\t\x12\x1d\n\x15tokenizer_fingerprint\x18\x03 \x01(\t\x12 \n\x04mode\x18\x04 \x01(\x0e\x32\x12.edgedraft.v1.Mode\x12\x0e\n\x06prompt\x18\x05 \x03(\r\x12(\n\x08sampling\x18\x06 \x01(\x0b\x32\x16.edgedraft.v1.Sampling\x12$\n\x06limits\x18\x07 \x01(\x0b\x32\x14.edgedraft.v1.Limits\x12\x31\n\rservice_class\x18\x08 \x01(\x0e\x32\x1a.edgedraft.v1.ServiceClass\x12\x14\n\x0cresume_token\x18\t \x01(\x0c\x12\x17\n\x0fresume_position\x18\n \x01(\r\x12\x15\n\rresume_tokens\x18\x0b \x03(\r\x12&\n\x07shaping\x18\x0c \x01(\x0b\x32\x15.edgedraft.v1.Shaping\"=\n\x07Shaping\x12\r\n\x05sizes\x18\x01 \x03(\r\x12\x0f\n\x07\x62\x65\x61t_ms\x18\x02 \x01(\r\x12\x12\n\nspan_beats\x18\x03 \x01(\r\"v\n\x05\x44raft\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\x10\n\x08position\x18\x02 \x01(\r\x12\r\n\x05\x62lock\x18\x03 \x01(\r\x12\x0e\n\x06tokens\x18\x04 \x03(\r\x12\r\n\x05given\x18\x05 \x01(\x0c\x12\x13\n\x06parent\x18\x06 \x01(\rH\x00\x88\x01\x01\x42\t\n\x07_parent\"\x83\x01\n\x05\x43lose\x12*\n\x06reason\x18\x01 \x01(\x0e\x32\x1a.edgedraft.v1.Close.Reason\"N\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x14\n\x10REASON_CANCELLED\x10\x01\x12\x16\n\x12REASON_STOP_STRING\x10\x02\"\xce\x01\n\x0bServerFrame\x12&\n\x06opened\x18\x01 \x01(\x0b\x32\x14.edgedraft.v1.OpenedH\x00\x12(\n\x07verdict\x18\x02 \x01(\x0b\x32\x15.edgedraft.v1.VerdictH\x00\x12*\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x16.edgedraft.v1.FinishedH\x00\x12\'\n\x07go_away\x18\x04 \x01(\x0b\x32\x14.edgedraft.v1.GoAwayH\x00\x12\x0f\n\x07padding\x18\x0f \x01(\x0c\x42\x07\n\x05\x66rame\"u\n\x06Opened\x12\x14\n\x0cresume_token\x18\x01 \x01(\x0c\x12\x0e\n\x06window\x18\x02 \x01(\r\x12\x11\n\tmax_block\x18\x03 \x01(\r\x12\x0f\n\x07settled\x18\x04 \x01(\r\x12\r\n\x05\x65poch\x18\x05 \x01(\r\x12\x12\n\nlast_block\x18\x06 \x01(\r\"\xcb\x01\n\x07Verdict\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\r\n\x05\x62lock\x18\x02 \x01(\r\x12\x10\n\x08position\x18\x03 \x01(\r\x12\x0e\n\x06tokens\x18\x04 \x03(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x05 \x01(\r\x12\x12\n\nblock_used\x18\x06 \x01(\x08\x12\x0e\n\x06window\x18\x07 \x01(\r\x12\x10\n\x08queue_us\x18\x08 \x01(\r\x12\x11\n\tverify_us\x18\t \x01(\r\x12\x0f\n\x07held_us\x18\x0b \x01(\r\x12\x14\n\x0c\x61lternatives\x18\n \x03(\r\"\xb6\x01\n\x08\x46inished\x12-\n\x06reason\x18\x01 \x01(\x0e\x32\x1d.edgedraft.v1.Finished.Reason\x12\"\n\x05usage\x18\x02 \x01(\x0b\x32\x13.edgedraft.v1.Usage\"W\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x0f\n\x0bREASON_STOP\x10\x01\x12\x11\n\rREASON_LENGTH\x10\x02\x12\x11\n\rREASON_CLOSED\x10\x03\"\xa1\x01\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x16\n\x0esettled_tokens\x18\x02 \x01(\r\x12\x16\n\x0e\x64rafted_tokens\x18\x03 \x01(\r\x12\x17\n\x0f\x61\x63\x63\x65pted_tokens\x18\x04 \x01(\r\x12\x13\n\x0blate_tokens\x18\x05 \x01(\r\x12\x14\n\x0cgiven_tokens\x18\x06 \x01(\r\x12\r\n\x05steps\x18\x07 \x01(\r\"6\n\x06GoAway\x12\x14\n\x0cresume_token\x18\x01 \x01(\x0c\x12\x16\n\x0eretry_after_ms\x18\x02 \x01(\r\"#\n\x0f\x44\x65scribeRequest\x12\x10\n\x08protocol\x18\x01 \x01(\r\"n\n\x10\x44\x65scribeResponse\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x03 \x01(\t\x12\'\n\x06models\x18\x04 \x03(\x0b\x32\x17.edgedraft.v1.ModelInfo\"\xc9\x01\n\tModelInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x19\n\x11model_fingerprint\x18\x02 \x01(\t\x12\x1d\n\x15tokenizer_fingerprint\x18\x03 \x01(\t\x12\x12\n\nvocab_size\x18\x04 \x01(\r\x12\x16\n\x0e\x63ontext_length\x18\x05 \x01(\r\x12\x11\n\tmax_block\x18\x06 \x01(\r\x12\x12\n\nmax_window\x18\x07 \x01(\r\x12!\n\x05modes\x18\x08 \x03(\x0e\x32\x12.edgedraft.v1.Mode*N\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bMODE_SEALED\x10\x01\x12\x10\n\x0cMODE_CLOAKED\x10\x02\x12\r\n\tMODE_OPEN\x10\x03*j\n\x0cServiceClass\x12\x1d\n\x19SERVICE_CLASS_UNSPECIFIED\x10\x00\x12\x1d\n\x19SERVICE_CLASS_INTERACTIVE\x10\x01\x12\x1c\n\x18SERVICE_CLASS_BACKGROUND\x10\x02\x32\x99\x01\n\x08Verifier\x12\x42\n\x06Verify\x12\x19.edgedraft.v1.ClientFrame\x1a\x19.edgedraft.v1.ServerFrame(\x01\x30\x01\x12I\n\x08\x44\x65scribe\x12\x1d.edgedraft.v1.DescribeRequest\x1a\x1e.edgedraft.v1.DescribeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'edgedraft.wire.verify_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_MODE']._serialized_start=2251
-  _globals['_MODE']._serialized_end=2329
-  _globals['_SERVICECLASS']._serialized_start=2331
-  _globals['_SERVICECLASS']._serialized_end=2437
+  _globals['_MODE']._serialized_start=2354
+  _globals['_MODE']._serialized_end=2432
+  _globals['_SERVICECLASS']._serialized_start=2434
+  _globals['_SERVICECLASS']._serialized_end=2540
   _globals['_CLIENTFRAME']._serialized_start=46
   _globals['_CLIENTFRAME']._serialized_end=214
   _globals['_SAMPLING']._serialized_start=216
@@ -32,33 +32,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LIMITS']._serialized_start=307
   _globals['_LIMITS']._serialized_end=379
   _globals['_OPEN']._serialized_start=382
-  _globals['_OPEN']._serialized_end=703
-  _globals['_DRAFT']._serialized_start=705
-  _globals['_DRAFT']._serialized_end=823
-  _globals['_CLOSE']._serialized_start=826
-  _globals['_CLOSE']._serialized_end=957
-  _globals['_CLOSE_REASON']._serialized_start=879
-  _globals['_CLOSE_REASON']._serialized_end=957
-  _globals['_SERVERFRAME']._serialized_start=960
-  _globals['_SERVERFRAME']._serialized_end=1166
-  _globals['_OPENED']._serialized_start=1168
-  _globals['_OPENED']._serialized_end=1285
-  _globals['_VERDICT']._serialized_start=1288
-  _globals['_VERDICT']._serialized_end=1491
-  _globals['_FINISHED']._serialized_start=1494
-  _globals['_FINISHED']._serialized_end=1676
-  _globals['_FINISHED_REASON']._serialized_start=1589
-  _globals['_FINISHED_REASON']._serialized_end=1676
-  _globals['_USAGE']._serialized_start=1679
-  _globals['_USAGE']._serialized_end=1840
-  _globals['_GOAWAY']._serialized_start=1842
-  _globals['_GOAWAY']._serialized_end=1896
-  _globals['_DESCRIBEREQUEST']._serialized_start=1898
-  _globals['_DESCRIBEREQUEST']._serialized_end=1933
-  _globals['_DESCRIBERESPONSE']._serialized_start=1935
-  _globals['_DESCRIBERESPONSE']._serialized_end=2045
-  _globals['_MODELINFO']._serialized_start=2048
-  _globals['_MODELINFO']._serialized_end=2249
-  _globals['_VERIFIER']._serialized_start=2440
-  _globals['_VERIFIER']._serialized_end=2593
+  _globals['_OPEN']._serialized_end=743
+  _globals['_SHAPING']._serialized_start=745
+  _globals['_SHAPING']._serialized_end=806
+  _globals['_DRAFT']._serialized_start=808
+  _globals['_DRAFT']._serialized_end=926
+  _globals['_CLOSE']._serialized_start=929
+  _globals['_CLOSE']._serialized_end=1060
+  _globals['_CLOSE_REASON']._serialized_start=982
+  _globals['_CLOSE_REASON']._serialized_end=1060
+  _globals['_SERVERFRAME']._serialized_start=1063
+  _globals['_SERVERFRAME']._serialized_end=1269
+  _globals['_OPENED']._serialized_start=1271
+  _globals['_OPENED']._serialized_end=1388
+  _globals['_VERDICT']._serialized_start=1391
+  _globals['_VERDICT']._serialized_end=1594
+  _globals['_FINISHED']._serialized_start=1597
+  _globals['_FINISHED']._serialized_end=1779
+  _globals['_FINISHED_REASON']._serialized_start=1692
+  _globals['_FINISHED_REASON']._serialized_end=1779
+  _globals['_USAGE']._serialized_start=1782
+  _globals['_USAGE']._serialized_end=1943
+  _globals['_GOAWAY']._serialized_start=1945
+  _globals['_GOAWAY']._serialized_end=1999
+  _globals['_DESCRIBEREQUEST']._serialized_start=2001
+  _globals['_DESCRIBEREQUEST']._serialized_end=2036
+  _globals['_DESCRIBERESPONSE']._serialized_start=2038
+  _globals['_DESCRIBERESPONSE']._serialized_end=2148
+  _globals['_MODELINFO']._serialized_start=2151
+  _globals['_MODELINFO']._serialized_end=2352
+  _globals['_VERIFIER']._serialized_start=2543
+  _globals['_VERIFIER']._serialized_end=2696
 # @@protoc_insertion_point(module_scope)

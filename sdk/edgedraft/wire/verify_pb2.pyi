@@ -63,7 +63,7 @@ class Limits(_message.Message):
     def __init__(self, max_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: bool = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("protocol", "model", "tokenizer_fingerprint", "mode", "prompt", "sampling", "limits", "service_class", "resume_token", "resume_position", "resume_tokens")
+    __slots__ = ("protocol", "model", "tokenizer_fingerprint", "mode", "prompt", "sampling", "limits", "service_class", "resume_token", "resume_position", "resume_tokens", "shaping")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TOKENIZER_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
@@ -75,6 +75,7 @@ class Open(_message.Message):
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
     RESUME_POSITION_FIELD_NUMBER: _ClassVar[int]
     RESUME_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SHAPING_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     model: str
     tokenizer_fingerprint: str
@@ -86,7 +87,18 @@ class Open(_message.Message):
     resume_token: bytes
     resume_position: int
     resume_tokens: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, protocol: _Optional[int] = ..., model: _Optional[str] = ..., tokenizer_fingerprint: _Optional[str] = ..., mode: _Optional[_Union[Mode, str]] = ..., prompt: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., service_class: _Optional[_Union[ServiceClass, str]] = ..., resume_token: _Optional[bytes] = ..., resume_position: _Optional[int] = ..., resume_tokens: _Optional[_Iterable[int]] = ...) -> None: ...
+    shaping: Shaping
+    def __init__(self, protocol: _Optional[int] = ..., model: _Optional[str] = ..., tokenizer_fingerprint: _Optional[str] = ..., mode: _Optional[_Union[Mode, str]] = ..., prompt: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., service_class: _Optional[_Union[ServiceClass, str]] = ..., resume_token: _Optional[bytes] = ..., resume_position: _Optional[int] = ..., resume_tokens: _Optional[_Iterable[int]] = ..., shaping: _Optional[_Union[Shaping, _Mapping]] = ...) -> None: ...
+
+class Shaping(_message.Message):
+    __slots__ = ("sizes", "beat_ms", "span_beats")
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    BEAT_MS_FIELD_NUMBER: _ClassVar[int]
+    SPAN_BEATS_FIELD_NUMBER: _ClassVar[int]
+    sizes: _containers.RepeatedScalarFieldContainer[int]
+    beat_ms: int
+    span_beats: int
+    def __init__(self, sizes: _Optional[_Iterable[int]] = ..., beat_ms: _Optional[int] = ..., span_beats: _Optional[int] = ...) -> None: ...
 
 class Draft(_message.Message):
     __slots__ = ("epoch", "position", "block", "tokens", "given", "parent")
