@@ -18,6 +18,7 @@ from edgedraft.wire.method import (
     SERVICE_NAME,
     VERIFY_METHOD,
 )
+from edgedraft.wire.shaping import Beat, BeatMaker, pad, span_end
 
 __all__ = [
     "DESCRIBE_METHOD",
@@ -26,6 +27,8 @@ __all__ = [
     "PROTOCOL_VERSION",
     "SERVICE_NAME",
     "VERIFY_METHOD",
+    "Beat",
+    "BeatMaker",
     "FrameLimits",
     "check_draft",
     "check_open",
@@ -34,4 +37,6 @@ __all__ = [
     "decode_server_frame",
     "given_bits",
     "given_flags",
+    "pad",
+    "span_end",
 ]

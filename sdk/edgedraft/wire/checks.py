@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from edgedraft.errors import InvalidInput, ProtocolError
 from edgedraft.wire import verify_pb2 as pb
 from edgedraft.wire.method import MAX_FRAME_BYTES, PROTOCOL_VERSION
+from edgedraft.wire.shaping import check_shaping
 
 MAX_TEMPERATURE = 10.0
 MAX_STOP_TOKENS = 64
@@ -121,6 +122,7 @@ def check_open(message: pb.Open, limits: FrameLimits, tokenizer_fingerprint: str
     _check_ids("open.limits.stop_token_ids", message.limits.stop_token_ids, limits.vocab_size)
     if message.service_class not in pb.ServiceClass.values():
         raise InvalidInput("open.service_class", f"is {message.service_class}", "use interactive or background")
+    check_shaping(message.shaping)
     _check_resume(message, limits)
 
 
