@@ -1,0 +1,91 @@
+"""The registry of detectors: which are asked, in which order, and who wins where two find the same text."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Self, TypeAlias
+
+from edgedraft.errors import InvalidInput
+
+_KIND: Final = re.compile(r"[A-Z][A-Z_]{0,31}")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Finding:
+    """Something personal or secret in a text.
+
+    Attributes:
+        start: Its first character.
+        end: The character behind its last.
+        kind: What it is, in capitals, e.g. `EMAIL`.
+    """
+
+    start: int
+    end: int
+    kind: str
+
+
+Detector: TypeAlias = Callable[[str], Iterable[tuple[int, int]]]
+"""Takes a text and returns the spans it finds in it, in any order."""
+
+
+class Detectors:
+    """Detectors by kind; those that were added first win where findings overlap.
+
+    ```python
+    detectors = Detectors.standard().with_detector("TICKET", lambda text: [m.span() for m in TICKET.finditer(text)])
+    ```
+
+    Args:
+        detectors: A detector for each kind, most certain first.
+
+    Raises:
+        InvalidInput: A kind is not a name in capitals.
+    """
+
+    def __init__(self, detectors: Mapping[str, Detector]) -> None:
+        for kind in detectors:
+            if not _KIND.fullmatch(kind):
+                raise InvalidInput("kind", f"is {kind!r}", "use 1 to 32 capital letters and underscores")
+        self._detectors = dict(detectors)
+
+    @classmethod
+    def standard(cls) -> Self:
+        """All that come with Edgedraft."""
+        # Here only: they load tables of phone numbers, which an app without private prompts does not need.
+        from edgedraft.privacy.detect.standard import STANDARD
+
+        return cls(STANDARD)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds that are looked for."""
+        return tuple(self._detectors)
+
+    def with_detector(self, kind: str, detector: Detector) -> Self:
+        """These and one more, which wins over the others; it replaces one of the same kind."""
+        return type(self)({kind: detector, **{other: d for other, d in self._detectors.items() if other != kind}})
+
+    def without(self, *kinds: str) -> Self:
+        """These without some kinds.
+
+        Raises:
+            InvalidInput: There is no such kind.
+        """
+        for kind in kinds:
+            if kind not in self._detectors:
+                raise InvalidInput("kind", f"is {kind!r}", f"use one of: {', '.join(self.kinds)}")
+        return type(self)({kind: d for kind, d in self._detectors.items() if kind not in kinds})
+
+    def find(self, text: str) -> list[Finding]:
+        """What is in a text: in order, no two overlap."""
+        found: list[Finding] = []
+        for kind, detector in self._detectors.items():
+            for start, end in sorted(detector(text), key=lambda span: (span[0], -span[1])):
+                at = bisect_left(found, start, key=lambda finding: finding.end - 1)
+                if start < end and (at == len(found) or found[at].start >= end):
+                    found.insert(at, Finding(start, end, kind))
+        return found

@@ -1,0 +1,218 @@
+"""The two views of a prompt: what the device sees, what the cloud may see, and what is kept between them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Final
+
+from edgedraft.errors import LeakError
+from edgedraft.privacy.cloak import Cloak, compact, value_pattern
+from edgedraft.privacy.detect import Detectors, Finding
+from edgedraft.prompt import Mode, Part, Prompt
+
+WITHHELD: Final = "[private text]"
+"""Stands for private text in the public view of a sealed prompt; always the same, so it tells nothing of the length."""
+_PIECE: Final = 6
+"""So many letters and digits of a secret may not stand on the public side where it straddles the border."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A prompt as one side sees it.
+
+    Attributes:
+        messages: The chat, as chat templates want it.
+        raw: Text without a template, instead of messages. Both are empty where nothing is seen.
+    """
+
+    messages: tuple[dict[str, str], ...] = ()
+    raw: str = ""
+
+    @property
+    def text(self) -> str:
+        """All of it, to read."""
+        return self.raw or "\n\n".join(f"{message['role']}: {message['content']}" for message in self.messages)
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """What never leaves, nor a piece of it.
+
+    Attributes:
+        text: Its value; it shows in no representation of this object.
+        kind: What it is, e.g. `EMAIL`.
+    """
+
+    text: str = field(repr=False)
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Views:
+    """Both views of a prompt, and what a guard between them has to know.
+
+    Attributes:
+        mode: The privacy mode.
+        device: What the drafter sees: the whole prompt, or the cloaked one in mode `cloaked`.
+        public: What the cloud sees; empty in mode `local`.
+        secrets: What was marked as secret, or found by a detector where it is private.
+        private_texts: The private texts, secrets included; empty in every mode but `sealed`.
+        cloak: Restores the answer in mode `cloaked`, else None.
+    """
+
+    mode: Mode
+    device: View = field(repr=False)
+    public: View
+    secrets: tuple[Secret, ...] = ()
+    private_texts: tuple[str, ...] = field(default=(), repr=False)
+    cloak: Cloak | None = None
+
+
+def make_views(prompt: Prompt, mode: Mode, *, detectors: Detectors | None = None, cloak: Cloak | None = None) -> Views:
+    """Split a prompt for a mode.
+
+    Args:
+        prompt: What the app asks.
+        mode: The privacy mode.
+        detectors: What finds secrets; None takes the standard ones.
+        cloak: Of the conversation, so that a value keeps its placeholder; None begins one.
+
+    Raises:
+        LeakError: Public text holds a secret.
+    """
+    whole = View(tuple(prompt.as_dicts()), prompt.raw)
+    match mode:
+        case Mode.OPEN:
+            return Views(mode, whole, whole)
+        case Mode.LOCAL:
+            return Views(mode, whole, View())
+        case Mode.SEALED:
+            return _seal(prompt, whole, detectors or Detectors.standard())
+        case Mode.CLOAKED:
+            return _cloak(prompt, detectors or Detectors.standard(), cloak or Cloak())
+
+
+def _seal(prompt: Prompt, whole: View, detectors: Detectors) -> Views:
+    texts = [_Text.of(prompt, index) for index in range(len(prompt.messages) or 1)]
+    secrets: dict[Secret, None] = {}  # a set that keeps its order
+    for text in texts:
+        secrets |= dict.fromkeys(text.marked)
+        secrets |= dict.fromkeys(text.found(detectors))
+    for text in texts:
+        text.check_public(secrets)
+    public = [text.public for text in texts]
+    return Views(
+        Mode.SEALED,
+        whole,
+        _with_texts(prompt, public),
+        tuple(secrets),
+        tuple(private for text in texts for private in text.private),
+    )
+
+
+def _cloak(prompt: Prompt, detectors: Detectors, cloak: Cloak) -> Views:
+    texts = [_Text.of(prompt, index) for index in range(len(prompt.messages) or 1)]
+    findings = [text.to_cloak(detectors) for text in texts]
+    # All of them first: what one message tells to be private is so in the others.
+    for text, found in zip(texts, findings, strict=True):
+        cloak.learn(text.whole, found)
+    hidden = [cloak.hide(text.whole, found) for text, found in zip(texts, findings, strict=True)]
+    view = _with_texts(prompt, hidden)
+    return Views(Mode.CLOAKED, view, view, tuple(Secret(*secret) for secret in cloak.secrets), cloak=cloak)
+
+
+def _with_texts(prompt: Prompt, texts: Sequence[str]) -> View:
+    if prompt.raw:
+        return View(raw=texts[0])
+    messages = zip(prompt.messages, texts, strict=True)
+    return View(tuple({"role": message.role, "content": text} for message, text in messages))
+
+
+class _Text:
+    """The text of one message, with what is private in it."""
+
+    def __init__(self, place: str, parts: Sequence[Part]) -> None:
+        self._place = place
+        self.whole = "".join(part.text for part in parts)
+        self._marks: list[Finding] = []
+        self._stretches: list[tuple[int, int, bool]] = []
+        position = 0
+        for private, group in groupby((part for part in parts if part.text), key=lambda part: part.private):
+            start = position
+            for part in group:
+                end = position + len(part.text)
+                if part.secret:
+                    self._marks.append(Finding(position, end, _kind(part)))
+                position = end
+            self._stretches.append((start, position, private))
+
+    @classmethod
+    def of(cls, prompt: Prompt, index: int) -> _Text:
+        if prompt.raw:
+            return cls("prompt.raw", (Part(prompt.raw, private=True),))
+        return cls(f"messages[{index}]", prompt.messages[index].parts)
+
+    @property
+    def marked(self) -> list[Secret]:
+        """What the app marked as secret."""
+        return [Secret(self.whole[mark.start : mark.end], mark.kind) for mark in self._marks]
+
+    @property
+    def private(self) -> list[str]:
+        """The private stretches."""
+        return [self.whole[start:end] for start, end, private in self._stretches if private]
+
+    @property
+    def public(self) -> str:
+        """What the cloud may see of it in mode `sealed`."""
+        return "".join(WITHHELD if private else self.whole[start:end] for start, end, private in self._stretches)
+
+    def found(self, detectors: Detectors) -> Iterable[Secret]:
+        """What detectors find where it is private.
+
+        Raises:
+            LeakError: They find something where it is public.
+        """
+        for finding in detectors.find(self.whole):
+            for start, end, private in self._stretches:
+                begin, stop = max(start, finding.start), min(end, finding.end)
+                piece = self.whole[begin:stop]
+                if private and piece.strip():
+                    yield Secret(piece, finding.kind)
+                elif not private and ((begin, stop) == (finding.start, finding.end) or len(compact(piece)) >= _PIECE):
+                    raise self._leak(finding.kind, begin, stop)
+
+    def check_public(self, secrets: Iterable[Secret]) -> None:
+        """See that no secret of this prompt stands in public text too.
+
+        Raises:
+            LeakError: One does.
+        """
+        for secret in secrets:
+            pattern = re.compile(value_pattern(secret.text), re.IGNORECASE)
+            for start, end, private in self._stretches:
+                if not private and (match := pattern.search(self.whole, start, end)):
+                    raise self._leak(secret.kind, *match.span())
+
+    def to_cloak(self, detectors: Detectors) -> list[Finding]:
+        """What the app marked, and what detectors find besides, in order; no two overlap."""
+        findings = list(self._marks)
+        for finding in detectors.find(self.whole):
+            if all(finding.end <= mark.start or mark.end <= finding.start for mark in self._marks):
+                findings.append(finding)
+        return sorted(findings)
+
+    def _leak(self, kind: str, start: int, end: int) -> LeakError:
+        name = kind.lower().replace("_", " ")
+        return LeakError(
+            f"a secret ({name})",
+            f"{self._place}, characters {start} to {end} of its public text",
+            "make that part private",
+        )
+
+
+def _kind(part: Part) -> str:
+    return re.sub("[ -]", "_", part.kind).upper() or "SECRET"
