@@ -15,7 +15,8 @@ from dataclasses import replace
 from functools import cache
 from typing import Final
 
-from edgedraft.drafters.base import Candidates, Drafter, DrafterInfo, Feed, SequenceId
+from edgedraft.drafters.base import Candidates, Contrast, Drafter, DrafterInfo, Feed, SequenceId
+from edgedraft.drafters.contrast import compare_listed
 from edgedraft.errors import InvalidInput
 from edgedraft.text import TextCodec
 from edgedraft_cloud.engines.trace import ANY_CONTEXT, ANY_FINGERPRINT, ANY_VOCAB, any_token
@@ -185,6 +186,11 @@ class TraceDrafter(Drafter):
             found = self._material.draft(tokens)
             answers.append(Candidates(found.ids[:k], found.probs[:k]))
         return answers
+
+    def contrast(self, private: Feed, public: Feed, k: int) -> Contrast:
+        """Append tokens and compare what was drafted in each view."""
+        own, other = self.step([private, public], self._material.vocab_size)
+        return compare_listed(own, other, k)
 
     def truncate(self, sequence: SequenceId, length: int) -> None:
         """Cut a sequence back."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from edgedraft.runtime.kv import Feed, SequenceId
 
-__all__ = ["Candidates", "Drafter", "DrafterInfo", "Feed", "SequenceId"]
+__all__ = ["Candidates", "Contrast", "Drafter", "DrafterInfo", "Feed", "SequenceId"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,22 @@ class Candidates:
 
     ids: tuple[int, ...]
     probs: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Contrast:
+    """What comes next under two views of the same text, and how far they are apart.
+
+    Attributes:
+        candidates: The most probable next tokens under the private view.
+        public: Their probabilities under the public view.
+        distance: Total variation of the two distributions over the whole vocabulary, ½ Σ |p − q|: 0 where the views
+            agree, 1 where they have nothing in common.
+    """
+
+    candidates: Candidates
+    public: tuple[float, ...]
+    distance: float
 
 
 class Drafter(ABC):
@@ -83,6 +99,20 @@ class Drafter(ABC):
 
         Raises:
             InvalidInput: An empty feed, a token id out of range, or a sequence beyond the context.
+            DrafterError: The KV cache is full; nothing was appended.
+        """
+
+    @abstractmethod
+    def contrast(self, private: Feed, public: Feed, k: int) -> Contrast:
+        """Append tokens to the sequences of two views, in one batch, and compare what comes next under each.
+
+        Args:
+            private: Goes to the sequence that holds all that the device knows.
+            public: Goes to the sequence that holds what the cloud sees.
+            k: How many candidates of the private view to return.
+
+        Raises:
+            InvalidInput: As `step` does.
             DrafterError: The KV cache is full; nothing was appended.
         """
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from edgedraft.drafters.base import Candidates, Drafter, DrafterInfo, Feed, SequenceId
+from edgedraft.drafters.base import Candidates, Contrast, Drafter, DrafterInfo, Feed, SequenceId
+from edgedraft.drafters.contrast import compare_listed
 from edgedraft.errors import DrafterError, InvalidInput
 
 Script = Callable[[tuple[int, ...]], Sequence[int]]
@@ -75,6 +76,11 @@ class ScriptedDrafter(Drafter):
             ids = tuple(self._script(tuple(tokens)))[:k]
             answers.append(Candidates(ids, tuple(0.5**rank for rank in range(1, len(ids) + 1))))
         return answers
+
+    def contrast(self, private: Feed, public: Feed, k: int) -> Contrast:
+        """Append tokens and compare what the script says of each view."""
+        own, other = self.step([private, public], self._info.vocab_size)
+        return compare_listed(own, other, k)
 
     def truncate(self, sequence: SequenceId, length: int) -> None:
         """Cut a sequence back."""

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Self
 
-from edgedraft.drafters.base import Candidates, Drafter, DrafterInfo, Feed, SequenceId
+from edgedraft.drafters.base import Candidates, Contrast, Drafter, DrafterInfo, Feed, SequenceId
+from edgedraft.drafters.contrast import compare
 from edgedraft.errors import CacheFull, DrafterError, InvalidInput
 from edgedraft.runtime.compiled import CompiledModel
 
@@ -79,6 +80,14 @@ class TvmDrafter(Drafter):
             Candidates(tuple(row_ids), tuple(row_probs))
             for row_ids, row_probs in zip(ids.tolist(), probs.tolist(), strict=True)
         ]
+
+    def contrast(self, private: Feed, public: Feed, k: int) -> Contrast:
+        """Append tokens to the sequences of two views and compare what comes next; see `Drafter.contrast`."""
+        try:
+            logits = self._model.forward(self._cache, [private, public])
+        except CacheFull as error:
+            raise DrafterError(str(error)) from error
+        return compare(logits[0], logits[1], k)
 
     def truncate(self, sequence: SequenceId, length: int) -> None:
         """Cut a sequence back to its first `length` tokens."""
