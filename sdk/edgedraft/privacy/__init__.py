@@ -1,0 +1,1 @@
+"""What may leave the device and what may not: views of a prompt, detectors, cloak, guard, ledger and shaping."""

@@ -1,0 +1,238 @@
+"""The guard between drafter and wire: which tokens may leave, over all that left before.
+
+In normalised text (`normalise`) a *secret* never leaves, nor a piece of it from a number of words or characters on, and
+no run of a number of words of other *private text* (`GuardLimits`). It is matched over everything that the verifier can
+put together: along the path of the draft, in the order of sending within a session, and in the order of sending over all
+sessions of the guard; as it stands, with spelled numbers read as digits, and with the digits alone. A secret date is
+known in its usual spellings. What also stands in the public view is free. Pieces that are too short to be held back are
+counted: of each secret only so many characters leave in pieces of three (with a digit) or four and more (a word's start).
+
+What is not promised: nothing that is drafted is understood. A drafter that means to tell can: by other words of the same
+meaning, in base64, in hexadecimal, in another script or language, reversed, with letters put between, as pieces of one or
+two characters, as a short secret inside a longer word, or through which tokens are held back and which are not. The guard
+is for drafters that repeat their prompt, as language models do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from edgedraft.errors import InvalidInput, LeakError
+from edgedraft.privacy.normalise import GAP, squeeze
+from edgedraft.privacy.patterns import GuardLimits, Patterns
+from edgedraft.privacy.reading import NOTHING, Found, Reading, parted, read
+
+__all__ = ["Guard", "GuardLimits", "GuardSession", "Trail", "placeholder_token"]
+
+_PLACEHOLDERS: Final = (" ___", " …", "___", "…", " ...", "...", " _", "_", " -", "-", ".")
+
+
+class Trail:
+    """The text of a path of the draft up to one token; what a branch starts from.
+
+    Attributes:
+        held: Whether the token has to stay on the device. `GuardSession.leave` may still find that it has to.
+    """
+
+    __slots__ = ("_found", "_known", "_parent", "_reading", "_token", "_wire", "held")
+
+    def __init__(self, parent: Trail | None, token: int, reading: Reading, found: Found, *, known: bool) -> None:
+        self._parent = parent
+        self._token = token
+        self._reading = reading  # of the device's text
+        self._found = found
+        self._known = known
+        self._wire: Reading | None = None  # of the path as the verifier sees it; once that is settled
+        self.held = found.forbidden
+
+    def __repr__(self) -> str:
+        return f"<Trail: held={self.held}>"
+
+
+class Guard:
+    """Knows what is private and what has left, for all generations with the same private prompt.
+
+    Not thread-safe: all calls belong on one thread. Its `repr` and its errors hold no private text.
+
+    Args:
+        secrets: Texts of which not even a piece may leave.
+        private_texts: Texts of which no longer run of words may leave.
+        public_text: All that the verifier sees anyway; the public view of the prompt.
+        token_bytes: Bytes of a token; none for special tokens.
+        limits: From which size on a piece may not leave.
+
+    Raises:
+        InvalidInput: A secret has neither letters nor digits and so cannot be found in a text.
+    """
+
+    def __init__(
+        self,
+        secrets: Iterable[str],
+        private_texts: Iterable[str],
+        public_text: str,
+        token_bytes: Callable[[int], bytes],
+        limits: GuardLimits | None = None,
+    ) -> None:
+        self._patterns = Patterns(limits or GuardLimits())
+        self._token_bytes = token_bytes
+        self._seen: set[str] = set()
+        self._spent: dict[int, int] = {}  # secret -> bits of its characters that left in pieces
+        self._everything = NOTHING  # all that left, of all sessions, in the order of sending
+        self.extend(secrets, private_texts, public_text)
+
+    def __repr__(self) -> str:
+        return f"<Guard: {self._patterns!r}>"
+
+    def extend(self, secrets: Iterable[str] = (), private_texts: Iterable[str] = (), public_text: str = "") -> None:
+        """Add texts, as a conversation goes on.
+
+        Raises:
+            InvalidInput: A secret has neither letters nor digits.
+        """
+        if public_text:
+            self._patterns.publish(public_text)
+        for index, secret in enumerate(secrets):
+            if secret.strip() and secret not in self._seen and not self._patterns.add_secret(secret):
+                raise InvalidInput(
+                    f"secrets[{index}]", "has no letter and no digit", "mark text that can be recognised"
+                )
+            self._seen.add(secret)
+        for text in private_texts:
+            self._patterns.add_private(text)
+
+    def root(self) -> Trail:
+        """The path before the first generated token."""
+        trail = Trail(None, 0, NOTHING, Found(False, frozenset()), known=True)
+        trail._wire = NOTHING
+        return trail
+
+    def step(self, trail: Trail, token: int, *, known: bool = False) -> tuple[Trail, bool]:
+        """Go on by one token of the device's text, in constant time.
+
+        Args:
+            trail: The path so far.
+            token: What the device has next.
+            known: The verifier put this token there itself, so it stands on the wire whatever comes of it.
+
+        Returns:
+            The path with the token, and whether the token has to be held back: something that may not leave ends in it.
+        """
+        reading, found = read(trail._reading, self._token_bytes(token), self._patterns)
+        after = Trail(trail, token, reading, found, known=known)
+        return after, after.held
+
+    def session(self) -> GuardSession:
+        """Watch over one more session."""
+        return GuardSession(self)
+
+    def check_text(self, text: str, place: str = "text", *, cut: bool = False) -> None:
+        """Check a text that leaves by another way: a model's name, a stop string, an error report, a frame's text.
+
+        Args:
+            text: The text.
+            place: What it is, for the error.
+            cut: It is cut out of a longer text, so that words may go on at both ends.
+
+        Raises:
+            LeakError: Something that may not leave stands in it.
+        """
+        start = NOTHING._replace(last="") if cut else NOTHING
+        _, found = read(start, text.encode("utf-8", "replace") + (b"x" if cut else b""), self._patterns)
+        if found.forbidden:
+            raise LeakError("private text", place, "leave it out, or mark it as public in the prompt")
+
+
+class GuardSession:
+    """Watches what leaves in one session, in the order of sending."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._sent = NOTHING
+        self._last: Trail | None = None
+
+    def __repr__(self) -> str:
+        return "<GuardSession>"
+
+    def leave(self, token: int, trail: Trail | None = None) -> bool:
+        """Ask for a token that is about to be sent, in constant time.
+
+        Call it for each token that goes on the wire as itself, drafted or given, in the order of sending; not for those
+        that `Guard.step` held back.
+
+        Args:
+            token: The token.
+            trail: The path with this token, as `Guard.step` gave it. Without it the text of the path as the verifier
+                sees it is not watched, only the order of sending.
+
+        Returns:
+            True: it must be held back, and the placeholder sent. False: it counts as left.
+        """
+        guard = self._guard
+        patterns, data = guard._patterns, guard._token_bytes(token)
+        follows = trail is not None and trail._parent is not None and trail._parent is self._last
+        sent, everything = self._sent, guard._everything
+        if not follows:
+            sent, everything = parted(sent), parted(everything)
+        sent, found_sent = read(sent, data, patterns)
+        everything, found_everything = read(everything, data, patterns)
+        found = [found_sent, found_everything]
+        wire: Reading | None = None
+        if trail is not None:
+            if trail.held:
+                return True
+            found.append(trail._found)
+            if trail._wire is None and trail._parent is not None:
+                wire, found_wire = read(_wire_of(trail._parent, guard), data, patterns)
+                found.append(found_wire)
+        spent: dict[int, int] = {}
+        for secret, bits in {piece for each in found for piece in each.pieces}:
+            spent[secret] = spent.get(secret, guard._spent.get(secret, 0)) | bits
+        held = any(each.forbidden for each in found) or any(
+            bits != guard._spent.get(secret, 0) and patterns.exceeds(secret, bits) for secret, bits in spent.items()
+        )
+        if held:
+            if trail is not None:
+                trail.held = True
+            return True
+        guard._spent |= spent
+        self._sent, guard._everything, self._last = sent, everything, trail
+        if wire is not None and trail is not None:
+            trail._wire, trail._parent = wire, None
+        return False
+
+
+def _wire_of(trail: Trail, guard: Guard) -> Reading:
+    """The path as the verifier sees it, for a token whose fate is settled, and its ancestors'."""
+    chain = []
+    node = trail
+    while node._wire is None and node._parent is not None:
+        chain.append(node)
+        node = node._parent
+    reading = node._wire or NOTHING
+    for node in reversed(chain):
+        if node.held and not node._known:
+            reading = parted(reading)
+        else:
+            reading, _ = read(reading, guard._token_bytes(node._token), guard._patterns)
+        node._wire, node._parent = reading, None
+    return reading
+
+
+def placeholder_token(encode: Callable[[str], Sequence[int]], token_bytes: Callable[[int], bytes]) -> int:
+    """A single token that stands on the wire for one that is held back: a blank to fill in, or dots.
+
+    Args:
+        encode: Text to token ids.
+        token_bytes: Bytes of a token.
+
+    Raises:
+        InvalidInput: The tokenizer has no such token.
+    """
+    for text in _PLACEHOLDERS:
+        ids = encode(text)
+        if len(ids) == 1:
+            shown = squeeze(token_bytes(ids[0]).decode("utf-8", "replace"))
+            if not shown.text and shown.last == GAP:
+                return ids[0]
+    raise InvalidInput("tokenizer", "has no single token for a blank, dots or a full stop", "use another model pair")

@@ -1,0 +1,236 @@
+"""What may not leave, as sets of short strings, so that one look-up a character finds all that ends there.
+
+All strings are compact text (`normalise`). A run of a secret is forbidden if and only if each of its windows of
+`secret_chars` characters is in the set of them, wherever the run starts and however long it is; so there is no automaton
+to carry along, and a state is nothing but the last characters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Final
+
+from edgedraft.errors import InvalidInput
+from edgedraft.privacy.dates import date_spellings
+from edgedraft.privacy.normalise import START, squeeze, wordless, words
+from edgedraft.privacy.numbers import CONNECTORS, DIGIT_WORDS, number_parts, read
+
+REACH: Final = 128
+"""How many characters back a match may start; of what is longer its last characters are matched."""
+
+_KEY: Final = 8  # whole strings from this length on are found by their last characters, and stand anywhere
+_DIGIT_PIECE, _LETTER_PIECES = 3, range(4, 8)  # lengths of pieces that the budget counts
+
+
+@dataclass(frozen=True)
+class GuardLimits:
+    """From which size on a piece of private text may not leave.
+
+    Attributes:
+        secret_words: Words of a secret in a row.
+        secret_chars: Letters and digits of a secret in a row; what is shorter may not leave whole. Also one more than
+            the number of its characters that may leave in pieces, all sessions together.
+        private_words: Words of other private text in a row.
+
+    Raises:
+        InvalidInput: A limit is out of its range.
+    """
+
+    secret_words: int = 2
+    secret_chars: int = 6
+    private_words: int = 5
+
+    def __post_init__(self) -> None:
+        for field, low in zip(fields(self), (1, 3, 2), strict=True):
+            value = getattr(self, field.name)
+            if not isinstance(value, int) or not low <= value <= 64:
+                raise InvalidInput(f"limits.{field.name}", f"is {value!r}", f"pass a whole number from {low} to 64")
+
+
+class Patterns:
+    """All strings that may not leave, and the pieces of secrets that only a few may.
+
+    Its `repr` tells numbers only.
+    """
+
+    def __init__(self, limits: GuardLimits) -> None:
+        self._limits = limits
+        self._size = limits.secret_chars
+        self._windows: set[str] = set()
+        self._digits: set[str] = set()
+        self._long: set[str] = set()
+        self._lengths: dict[str, tuple[int, ...]] = {}  # last characters of a long string -> lengths of such
+        self._short: set[str] = set()
+        self._short_lengths: tuple[int, ...] = ()
+        self._pieces: dict[str, tuple[tuple[int, int], ...]] = {}  # piece -> (secret, bits of its characters)
+        self._budgets: list[int] = []  # of each secret: how many of its characters may leave in pieces
+        self._public = ""
+
+    def __repr__(self) -> str:
+        return f"<Patterns: {len(self._budgets)} secrets, {len(self._long)} runs>"
+
+    @property
+    def digits_kept(self) -> int:
+        """How many digits back the look-up of digits alone reaches."""
+        return self._size if self._digits else 0
+
+    # ------------------------------------------------------------ what is forbidden
+
+    def publish(self, text: str) -> None:
+        """Free what stands in a public text."""
+        self._public += f" {squeeze(text).text} {''.join(numerals(words(text)))}"
+        public = self._public
+        for strings in (self._windows, self._long, self._short, self._digits):
+            strings -= {string for string in strings if string in public}
+        self._pieces = {piece: places for piece, places in self._pieces.items() if piece not in public}
+
+    def add_secret(self, secret: str) -> bool:
+        """Forbid a secret in its usual spellings; False if it has neither letters nor digits."""
+        spelled = words(secret)
+        if not spelled:
+            return False
+        for form in {tuple(spelled), tuple(numerals(spelled))}:
+            compact = "".join(form)
+            self._forbid_value(compact, form)
+            self._forbid_spelled(compact)
+            self._watch_pieces(compact)
+        digits = "".join(word for word in numerals(spelled) if word.isdigit())
+        self._digits |= self._free(_windows(digits, self._size))
+        self._forbid(date_spellings(secret))
+        return True
+
+    def add_private(self, text: str) -> None:
+        """Forbid the runs of words of a private text."""
+        spelled = words(text)
+        self._forbid(_runs(spelled, self._limits.private_words))
+        self._forbid(_runs(numerals(spelled), self._limits.private_words))
+
+    def _forbid_value(self, compact: str, form: Sequence[str]) -> None:
+        if len(compact) < self._size:
+            self._forbid([compact])
+        self._windows |= self._free(_windows(compact, self._size))
+        self._forbid(run for run in _runs(form, self._limits.secret_words) if len(run) < self._size)
+
+    def _forbid_spelled(self, compact: str) -> None:
+        """Digits as words, for text that sets them letter by letter, where no word can be told from the next."""
+        for window in _windows(compact, self._size) or {compact}:
+            if any(char.isdigit() for char in window):
+                for names in DIGIT_WORDS.values():
+                    self._forbid(["".join(names[int(char)] if char.isdigit() else char for char in window)])
+
+    def _watch_pieces(self, compact: str) -> None:
+        secret = len(self._budgets)
+        self._budgets.append(min(self._size, len(compact)) - 1)
+        found: dict[str, int] = {}
+        for length in (_DIGIT_PIECE, *_LETTER_PIECES):
+            for start in range(len(compact) - length + 1):
+                piece = compact[start : start + length]
+                if (length == _DIGIT_PIECE) == any(char.isdigit() for char in piece) and piece not in self._public:
+                    found[piece] = found.get(piece, 0) | ((1 << length) - 1) << start
+        for piece, bits in found.items():
+            self._pieces[piece] = (*self._pieces.get(piece, ()), (secret, bits))
+
+    def _free(self, strings: Iterable[str]) -> set[str]:
+        """Those that the public view does not show already."""
+        return {string for string in strings if string and string not in self._public}
+
+    def _forbid(self, strings: Iterable[str]) -> None:
+        for string in self._free(strings):
+            kept = string[-REACH:]
+            if len(kept) < _KEY:
+                self._short.add(kept)
+            else:
+                self._long.add(kept)
+                lengths = self._lengths.get(kept[-_KEY:], ())
+                if len(kept) not in lengths:
+                    self._lengths[kept[-_KEY:]] = (*lengths, len(kept))
+        self._short_lengths = tuple(sorted({len(string) for string in self._short}))
+
+    # ------------------------------------------------------------ what is found
+
+    def ends_in(self, text: str, bounds: str, start: int) -> bool:
+        """Whether something forbidden ends at or after a place.
+
+        Args:
+            text: Compact text, at least `REACH` characters of any kind before `start`.
+            bounds: Its marks. The end of the text counts as the end of a word.
+            start: Where what is new begins.
+        """
+        windows, lengths, size = self._windows, self._lengths, self._size
+        for end in range(start + 1, len(text) + 1):
+            if windows and text[end - size : end] in windows:
+                return True
+            for length in lengths.get(text[end - _KEY : end], ()):
+                if text[end - length : end] in self._long:
+                    return True
+        if self._short:
+            for end in range(start + 1, len(text) + 1):
+                if end == len(text) or bounds[end] == START:
+                    for length in self._short_lengths:
+                        if bounds[end - length] == START and text[end - length : end] in self._short:
+                            return True
+        return False
+
+    def digits_end_in(self, digits: str, start: int) -> bool:
+        """The same for digits alone, whatever stands between them."""
+        size = self._size
+        return any(digits[max(end - size, 0) : end] in self._digits for end in range(start + 1, len(digits) + 1))
+
+    def pieces_in(self, text: str, bounds: str, start: int) -> Iterator[tuple[int, int]]:
+        """Pieces of secrets that end at or after a place: which secret, and the bits of the characters.
+
+        Three characters with a digit count anywhere, more letters where a word starts with them.
+        """
+        if not self._pieces:
+            return
+        for end in range(start + 1, len(text) + 1):
+            yield from self._pieces.get(text[end - _DIGIT_PIECE : end], ())
+            for length in _LETTER_PIECES:
+                if bounds[end - length] == START:
+                    yield from self._pieces.get(text[end - length : end], ())
+
+    def exceeds(self, secret: int, bits: int) -> bool:
+        """Whether these are more characters of a secret than may leave in pieces."""
+        return bits.bit_count() > self._budgets[secret]
+
+
+def numerals(spelled: Sequence[str]) -> list[str]:
+    """Words with the numbers among them as digits."""
+    result: list[str] = []
+    group: list[str] = []
+    for word in [*spelled, ""]:
+        if number_parts(word) is not None or (group and word in CONNECTORS):
+            group.append(word)
+            continue
+        result += render(group)
+        group = []
+        result.append(word)
+    return result[:-1]
+
+
+def render(group: Sequence[str]) -> list[str]:
+    """Consecutive number words and connectors as digits; connectors at the end are words like any other."""
+    end = len(group)
+    while end and group[end - 1] in CONNECTORS:
+        end -= 1
+    parts = [part for word in group[:end] for part in number_parts(word) or ()]
+    return [*read(parts), *group[end:]]
+
+
+def _windows(text: str, size: int) -> set[str]:
+    return {text[start : start + size] for start in range(len(text) - size + 1)}
+
+
+def _runs(spelled: Sequence[str], count: int) -> Iterator[str]:
+    """Runs of so many words; in scripts without spaces two characters count as a word."""
+    half = [1 if wordless(word[0]) else 2 for word in spelled]
+    end = weight = 0
+    for start in range(len(spelled)):
+        while end < len(spelled) and weight < 2 * count:
+            weight += half[end]
+            end += 1
+        if weight < 2 * count:
+            return
+        yield "".join(spelled[start:end])
+        weight -= half[start]

@@ -1,0 +1,201 @@
+"""Reading a text token by token: the last characters of it, as they stand and with its spelled numbers as digits.
+
+A reading is an immutable value, so a branch of the draft costs nothing but the readings on it.
+"""
+
+from __future__ import annotations
+
+import codecs
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from edgedraft.privacy.normalise import GAP, INSIDE, START, Piece, squeeze, starts_word
+from edgedraft.privacy.numbers import CONNECTORS, number_parts
+from edgedraft.privacy.patterns import REACH, Patterns, render
+
+_LONGEST_GROUP: Final = 24  # number words in a row that are read together
+_LONGEST_KEPT: Final = 32  # bytes that are kept squeezed: tokens come again, texts do not
+_DECODER: Final = codecs.getincrementaldecoder("utf-8")
+
+
+class Spelled(NamedTuple):
+    """The second view of a text: its numbers as digits, as far as the last word that may still go on.
+
+    Attributes:
+        text: The last characters before the group.
+        bounds: Their marks.
+        group: The number words since, which the next word may still change ("twenty" before "one").
+        tail: How the group and the open word read as of now.
+        digits: The last digits of `text`, without what stands between them.
+        left: For how many more characters this view is kept; without numbers it is the same as the first.
+    """
+
+    text: str
+    bounds: str
+    group: tuple[str, ...]
+    tail: str
+    digits: str
+    left: int
+
+
+class Reading(NamedTuple):
+    """What was read so far.
+
+    Attributes:
+        text: The last `REACH` compact characters, after spaces at the start of a text.
+        bounds: Their marks.
+        last: Shape of the last character that counts.
+        pending: Bytes of a character that is not complete.
+        spelled: The second view, where there were numbers of late.
+    """
+
+    text: str
+    bounds: str
+    last: str
+    pending: bytes
+    spelled: Spelled | None
+
+    def __repr__(self) -> str:
+        return "<Reading>"
+
+
+NOTHING: Final = Reading(GAP * REACH, INSIDE * REACH, GAP, b"", None)
+"""Before a text."""
+
+
+class Found(NamedTuple):
+    """What ends in the piece that was read last.
+
+    Attributes:
+        forbidden: Whether something that may not leave does.
+        pieces: Pieces of secrets: which secret, and the bits of its characters.
+    """
+
+    forbidden: bool
+    pieces: frozenset[tuple[int, int]]
+
+
+NOT_FOUND: Final = Found(False, frozenset())
+
+
+def parted(reading: Reading) -> Reading:
+    """The same text with the last word ended."""
+    return reading if reading.last == GAP else reading._replace(last=GAP)
+
+
+def read(reading: Reading, data: bytes, patterns: Patterns) -> tuple[Reading, Found]:
+    """Read on.
+
+    Args:
+        reading: What was read so far.
+        data: The bytes of one token, or of any text.
+        patterns: What to look for.
+
+    Returns:
+        The text with these bytes, and what ends in them.
+    """
+    data = reading.pending + data
+    piece, pending = _known_piece(data) if len(data) <= _LONGEST_KEPT else _piece(data)
+    if not piece.text:
+        return reading._replace(pending=pending, last=piece.last or reading.last), NOT_FOUND
+    joint = START if piece.first == GAP or starts_word(reading.last, piece.first) else INSIDE
+    text, bounds = reading.text + piece.text, reading.bounds + joint + piece.bounds[1:]
+    forbidden = patterns.ends_in(text, bounds, REACH)
+    pieces = set(patterns.pieces_in(text, bounds, REACH))
+    spelled = _spell(reading.spelled, text, bounds)
+    if spelled is not None:
+        spelled, forbidden_too = _look(reading.spelled, spelled, patterns, pieces)
+        forbidden |= forbidden_too
+    found = Found(forbidden, frozenset(pieces)) if forbidden or pieces else NOT_FOUND
+    return Reading(text[-REACH:], bounds[-REACH:], piece.last, pending, spelled), found
+
+
+def _piece(data: bytes) -> tuple[Piece, bytes]:
+    decoder = _DECODER("replace")
+    text = decoder.decode(data)
+    return squeeze(text), decoder.getstate()[0]
+
+
+_known_piece: Final = lru_cache(maxsize=1 << 16)(_piece)
+
+
+def _spell(before: Spelled | None, text: str, bounds: str) -> Spelled | None:
+    """The second view of a text whose words from the last one before `REACH` on are new or may have changed.
+
+    Its `text` is not cut yet.
+    """
+    start = bounds.rfind(START, 0, REACH)
+    spelled = _split(text, bounds, start if start >= 0 else REACH)
+    if before is None:
+        numeric = next((index for index, word in enumerate(spelled) if number_parts(word) is not None), None)
+        if numeric is None:
+            return None
+        end = len(text) - sum(map(len, spelled[numeric:]))
+        before = Spelled(text[:end][-REACH:].rjust(REACH), bounds[:end][-REACH:].rjust(REACH), (), "", "", REACH)
+        spelled = spelled[numeric:]
+    text, bounds, group, _, digits, left = before
+    for word in spelled[:-1]:
+        if _belongs(word, group) and len(group) < _LONGEST_GROUP:
+            group = (*group, word)
+            left = REACH
+            continue
+        read_as = [*render(group), word]
+        text += "".join(read_as)
+        bounds += _marks(read_as)
+        left -= len(word)
+        group = ()
+    read_as = render((*group, spelled[-1])) if _belongs(spelled[-1], group) else [*render(group), spelled[-1]]
+    if left <= 0 and not group and not _belongs(spelled[-1], group):
+        return None
+    return Spelled(text, bounds + _marks(read_as), group, "".join(read_as), digits, left)
+
+
+def _look(
+    before: Spelled | None, now: Spelled, patterns: Patterns, pieces: set[tuple[int, int]]
+) -> tuple[Spelled, bool]:
+    """What ends in the new part of the second view, which is cut to its last characters here."""
+    added = now.text[REACH:] + now.tail
+    start = _common(before.tail, added) if before is not None else 0
+    whole = now.text + now.tail
+    forbidden = patterns.ends_in(whole, now.bounds, REACH + start)
+    pieces |= set(patterns.pieces_in(whole, now.bounds, REACH + start))
+    digits = now.digits
+    if patterns.digits_kept:
+        fresh = _digits_of(added)
+        same = len(now.digits) + len(_digits_of(added[:start]))
+        forbidden |= patterns.digits_end_in(now.digits + fresh, same)
+        digits = (now.digits + _digits_of(now.text[REACH:]))[-patterns.digits_kept :]
+    end = len(now.text)
+    return now._replace(text=now.text[-REACH:], bounds=now.bounds[end - REACH : end], digits=digits), forbidden
+
+
+def _belongs(word: str, group: tuple[str, ...]) -> bool:
+    """Whether a word is part of the number that consecutive words say."""
+    return number_parts(word) is not None or (bool(group) and word in CONNECTORS)
+
+
+def _split(text: str, bounds: str, start: int) -> list[str]:
+    result = []
+    while start >= 0:
+        end = bounds.find(START, start + 1)
+        result.append(text[start : end if end >= 0 else len(text)])
+        start = end
+    return result
+
+
+def _marks(spelled: list[str]) -> str:
+    return "".join(START + INSIDE * (len(word) - 1) for word in spelled)
+
+
+def _common(one: str, other: str) -> int:
+    """Length of the common start."""
+    count = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        count += 1
+    return count
+
+
+def _digits_of(text: str) -> str:
+    return "".join(char for char in text if char.isdigit())
