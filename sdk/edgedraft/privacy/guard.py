@@ -1,16 +1,18 @@
 """The guard between drafter and wire: which tokens may leave, over all that left before.
 
-In normalised text (`normalise`) a *secret* never leaves, nor a piece of it from a number of words or characters on, and
-no run of a number of words of other *private text* (`GuardLimits`). It is matched over everything that the verifier can
-put together: along the path of the draft, in the order of sending within a session, and in the order of sending over all
-sessions of the guard; as it stands, with spelled numbers read as digits, and with the digits alone. A secret date is
-known in its usual spellings. What also stands in the public view is free. Pieces that are too short to be held back are
-counted: of each secret only so many characters leave in pieces of three (with a digit) or four and more (a word's start).
+A *secret* never leaves, nor a piece of it from a number of words or characters on, and no run of a number of words of
+other *private text* (`GuardLimits`). Both are matched in normalised text (`normalise`) over everything that the verifier
+can put together: along the path of the draft, in the order of sending within a session, and in the order of sending over
+all sessions of the guard; as the text stands, with spelled numbers read as digits, and by its digits alone. A secret date
+is known in its usual spellings. What also stands in the public view is free. Pieces too short to be held back are
+counted: of each secret only so many characters leave in pieces of three (with a digit) or, where a word starts with
+them, four.
 
-What is not promised: nothing that is drafted is understood. A drafter that means to tell can: by other words of the same
-meaning, in base64, in hexadecimal, in another script or language, reversed, with letters put between, as pieces of one or
-two characters, as a short secret inside a longer word, or through which tokens are held back and which are not. The guard
-is for drafters that repeat their prompt, as language models do.
+What is not promised: the guard compares, it does not understand. A drafter that means to tell can do so in other words,
+in base64 or hexadecimal, in another script or language, reversed, with letters put between, in pieces of one or two
+characters (three without a digit), by a short secret inside a longer word, by naming positions ("the third digit is
+4"), or through which tokens are held back and which are not. The guard is for drafters that repeat their prompt, as
+language models do; against a drafter that is an enemy nothing helps but not to run it.
 """
 
 from __future__ import annotations
@@ -35,11 +37,12 @@ class Trail:
         held: Whether the token has to stay on the device. `GuardSession.leave` may still find that it has to.
     """
 
-    __slots__ = ("_found", "_known", "_parent", "_reading", "_token", "_wire", "held")
+    __slots__ = ("_before", "_found", "_known", "_parent", "_reading", "_token", "_wire", "held")
 
     def __init__(self, parent: Trail | None, token: int, reading: Reading, found: Found, *, known: bool) -> None:
         self._parent = parent
         self._token = token
+        self._before = parent._reading if parent is not None else NOTHING
         self._reading = reading  # of the device's text
         self._found = found
         self._known = known
@@ -122,6 +125,12 @@ class Guard:
         after = Trail(trail, token, reading, found, known=known)
         return after, after.held
 
+    def _read(self, reading: Reading, token: int, trail: Trail | None) -> tuple[Reading, Found]:
+        """Read a token in another view; most views are one and the same most of the time."""
+        if trail is not None and reading == trail._before:
+            return trail._reading, trail._found
+        return read(reading, self._token_bytes(token), self._patterns)
+
     def session(self) -> GuardSession:
         """Watch over one more session."""
         return GuardSession(self)
@@ -169,27 +178,26 @@ class GuardSession:
             True: it must be held back, and the placeholder sent. False: it counts as left.
         """
         guard = self._guard
-        patterns, data = guard._patterns, guard._token_bytes(token)
-        follows = trail is not None and trail._parent is not None and trail._parent is self._last
+        if trail is not None and trail.held:
+            return True
         sent, everything = self._sent, guard._everything
-        if not follows:
+        if trail is None or trail._parent is None or trail._parent is not self._last:
             sent, everything = parted(sent), parted(everything)
-        sent, found_sent = read(sent, data, patterns)
-        everything, found_everything = read(everything, data, patterns)
-        found = [found_sent, found_everything]
+        sent, found_sent = guard._read(sent, token, trail)
+        everything, found_everything = guard._read(everything, token, trail)
+        found = {found_sent, found_everything}
         wire: Reading | None = None
         if trail is not None:
-            if trail.held:
-                return True
-            found.append(trail._found)
+            found.add(trail._found)
             if trail._wire is None and trail._parent is not None:
-                wire, found_wire = read(_wire_of(trail._parent, guard), data, patterns)
-                found.append(found_wire)
+                wire, found_wire = guard._read(_wire_of(trail._parent, guard), token, trail)
+                found.add(found_wire)
         spent: dict[int, int] = {}
-        for secret, bits in {piece for each in found for piece in each.pieces}:
+        for secret, bits in {share for each in found for share in each.shares}:
             spent[secret] = spent.get(secret, guard._spent.get(secret, 0)) | bits
         held = any(each.forbidden for each in found) or any(
-            bits != guard._spent.get(secret, 0) and patterns.exceeds(secret, bits) for secret, bits in spent.items()
+            bits != guard._spent.get(secret, 0) and guard._patterns.exceeds(secret, bits)
+            for secret, bits in spent.items()
         )
         if held:
             if trail is not None:
@@ -214,7 +222,7 @@ def _wire_of(trail: Trail, guard: Guard) -> Reading:
         if node.held and not node._known:
             reading = parted(reading)
         else:
-            reading, _ = read(reading, guard._token_bytes(node._token), guard._patterns)
+            reading, _ = guard._read(reading, node._token, node)
         node._wire, node._parent = reading, None
     return reading
 

@@ -1,7 +1,7 @@
 """Text as the guard compares it: the same however it is cased, spaced, punctuated or dressed up in Unicode.
 
-The *compact* form of a text is its letters and digits alone: compatibility forms taken apart (NFKD), marks dropped, case
-folded, look-alikes of Latin letters and the digits of every script written in ASCII. All else falls out, and is
+The *compact* form of a text is its letters and digits alone: compatibility forms taken apart (NFKD), marks dropped,
+case folded, look-alikes of Latin letters and the digits of every script written in ASCII. All else falls out, and is
 remembered only as the place where a word starts.
 """
 
@@ -25,9 +25,11 @@ _UPPER, _LOWER, _DIGIT = "u", "l", "d"  # the other shapes
 
 # Letters (case folded) that read as Latin ones and that Unicode does not decompose into them.
 _LOOK_ALIKES: Final = dict(
-    "аa вb еe гr зe іi їi јj кk мm нh оo рp сc тt уy хx һh ԁd ԛq ԝw ѕs "  # Cyrillic
-    "αa βb εe ζz ηh ιi κk μm νn οo ρp τt υy χx "  # Greek
-    "ıi ſs ɑa ɡg ⅼl ℮e".split()
+    zip(
+        "авегзіїјкмнорстухһԁԛԝѕ" + "αβεζηικμνορτυχ" + "ıſɑɡ℮",  # Cyrillic, Greek, others
+        "aberziijkmhopctyxhdqws" + "abezhikmnoptyx" + "isage",
+        strict=True,
+    )
 )
 _LETTER_NAME: Final = re.compile(
     r"(?:LATIN|NEGATIVE|REGIONAL|CROSSED|SQUARED|CIRCLED)\b.*\bLETTER (?:SMALL CAPITAL )?([A-Z])(?: WITH .*)?"

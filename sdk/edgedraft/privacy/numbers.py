@@ -1,7 +1,7 @@
 """Numbers written in words, read as digits: "four nine two", "twenty-one", "one thousand two hundred".
 
-English in full; of Dutch, German, French and Spanish the numbers up to a hundred and their multipliers. All words are in
-compact form (`normalise`), so `fünf` is `funf`.
+English in full; of Dutch, German, French and Spanish the numbers up to a hundred and their multipliers. All words are
+in compact form (`normalise`), so `fünf` is `funf`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 DIGIT_WORDS: Final = {
-    "en": "zero one two three four five six seven eight nine".split(),
-    "nl": "nul een twee drie vier vijf zes zeven acht negen".split(),
-    "de": "null eins zwei drei vier funf sechs sieben acht neun".split(),
-    "fr": "zero un deux trois quatre cinq six sept huit neuf".split(),
-    "es": "cero uno dos tres cuatro cinco seis siete ocho nueve".split(),
+    "en": ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"],
+    "nl": ["nul", "een", "twee", "drie", "vier", "vijf", "zes", "zeven", "acht", "negen"],
+    "de": ["null", "eins", "zwei", "drei", "vier", "funf", "sechs", "sieben", "acht", "neun"],
+    "fr": ["zero", "un", "deux", "trois", "quatre", "cinq", "six", "sept", "huit", "neuf"],
+    "es": ["cero", "uno", "dos", "tres", "cuatro", "cinco", "seis", "siete", "ocho", "nueve"],
 }
 CONNECTORS: Final = frozenset({"and", "und", "et", "y", "en"})
 """Words that may stand inside a number."""

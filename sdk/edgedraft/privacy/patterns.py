@@ -1,15 +1,15 @@
 """What may not leave, as sets of short strings, so that one look-up a character finds all that ends there.
 
 All strings are compact text (`normalise`). A run of a secret is forbidden if and only if each of its windows of
-`secret_chars` characters is in the set of them, wherever the run starts and however long it is; so there is no automaton
-to carry along, and a state is nothing but the last characters.
+`secret_chars` characters is in the set of them, wherever the run starts and however long it is; so there is no
+automaton to carry along, and a state is nothing but the last characters.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import Final, TypeAlias
 
 from edgedraft.errors import InvalidInput
 from edgedraft.privacy.dates import date_spellings
@@ -20,7 +20,10 @@ REACH: Final = 128
 """How many characters back a match may start; of what is longer its last characters are matched."""
 
 _KEY: Final = 8  # whole strings from this length on are found by their last characters, and stand anywhere
-_DIGIT_PIECE, _LETTER_PIECES = 3, range(4, 8)  # lengths of pieces that the budget counts
+_DIGIT_PIECE, _LETTER_PIECE = 3, 4  # lengths of the least pieces that the budget counts
+
+Share: TypeAlias = tuple[int, int]
+"""What a piece tells of a secret: which secret, and the bits of its characters."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,8 @@ class Patterns:
         self._long: set[str] = set()
         self._lengths: dict[str, tuple[int, ...]] = {}  # last characters of a long string -> lengths of such
         self._short: set[str] = set()
-        self._short_lengths: tuple[int, ...] = ()
-        self._pieces: dict[str, tuple[tuple[int, int], ...]] = {}  # piece -> (secret, bits of its characters)
+        self._pieces: dict[str, tuple[Share, ...]] = {}
+        self._at_starts: tuple[int, ...] = ()  # lengths of what is looked for where a word starts
         self._budgets: list[int] = []  # of each secret: how many of its characters may leave in pieces
         self._public = ""
 
@@ -97,7 +100,9 @@ class Patterns:
             self._watch_pieces(compact)
         digits = "".join(word for word in numerals(spelled) if word.isdigit())
         self._digits |= self._free(_windows(digits, self._size))
-        self._forbid(date_spellings(secret))
+        self._forbid(date_spellings(numerals(spelled)))
+        letter_pieces = (piece for piece in self._pieces if len(piece) >= _LETTER_PIECE)
+        self._at_starts = tuple({len(string) for string in (*self._short, *letter_pieces)})
         return True
 
     def add_private(self, text: str) -> None:
@@ -105,6 +110,7 @@ class Patterns:
         spelled = words(text)
         self._forbid(_runs(spelled, self._limits.private_words))
         self._forbid(_runs(numerals(spelled), self._limits.private_words))
+        self._at_starts = tuple({*self._at_starts, *map(len, self._short)})
 
     def _forbid_value(self, compact: str, form: Sequence[str]) -> None:
         if len(compact) < self._size:
@@ -123,7 +129,7 @@ class Patterns:
         secret = len(self._budgets)
         self._budgets.append(min(self._size, len(compact)) - 1)
         found: dict[str, int] = {}
-        for length in (_DIGIT_PIECE, *_LETTER_PIECES):
+        for length in (_DIGIT_PIECE, *range(_LETTER_PIECE, min(self._size, _KEY))):
             for start in range(len(compact) - length + 1):
                 piece = compact[start : start + length]
                 if (length == _DIGIT_PIECE) == any(char.isdigit() for char in piece) and piece not in self._public:
@@ -145,50 +151,44 @@ class Patterns:
                 lengths = self._lengths.get(kept[-_KEY:], ())
                 if len(kept) not in lengths:
                     self._lengths[kept[-_KEY:]] = (*lengths, len(kept))
-        self._short_lengths = tuple(sorted({len(string) for string in self._short}))
 
     # ------------------------------------------------------------ what is found
 
-    def ends_in(self, text: str, bounds: str, start: int) -> bool:
-        """Whether something forbidden ends at or after a place.
+    def scan(self, text: str, bounds: str, start: int) -> tuple[bool, set[Share]]:
+        """What ends at or after a place.
 
         Args:
             text: Compact text, at least `REACH` characters of any kind before `start`.
             bounds: Its marks. The end of the text counts as the end of a word.
             start: Where what is new begins.
+
+        Returns:
+            Whether something forbidden does, and the pieces of secrets that do. Three characters with a digit count
+            anywhere, more letters where a word starts with them.
         """
-        windows, lengths, size = self._windows, self._lengths, self._size
-        for end in range(start + 1, len(text) + 1):
-            if windows and text[end - size : end] in windows:
-                return True
-            for length in lengths.get(text[end - _KEY : end], ()):
-                if text[end - length : end] in self._long:
-                    return True
-        if self._short:
-            for end in range(start + 1, len(text) + 1):
-                if end == len(text) or bounds[end] == START:
-                    for length in self._short_lengths:
-                        if bounds[end - length] == START and text[end - length : end] in self._short:
-                            return True
-        return False
+        size, length, forbidden = self._size, len(text), False
+        pieces: set[Share] = set()
+        for end in range(start + 1, length + 1):
+            if text[end - size : end] in self._windows:
+                forbidden = True
+            for run in self._lengths.get(text[end - _KEY : end], ()):
+                forbidden = forbidden or text[end - run : end] in self._long
+            pieces.update(self._pieces.get(text[end - _DIGIT_PIECE : end], ()))
+        first = bounds.find(START, max(start + 1 - _KEY, 0))
+        while first >= 0 and self._at_starts:
+            for run in self._at_starts:
+                end = first + run
+                if start < end <= length:
+                    pieces.update(self._pieces.get(text[first:end], ()))
+                    if text[first:end] in self._short and (end == length or bounds[end] == START):
+                        forbidden = True
+            first = bounds.find(START, first + 1)
+        return forbidden, pieces
 
     def digits_end_in(self, digits: str, start: int) -> bool:
         """The same for digits alone, whatever stands between them."""
         size = self._size
         return any(digits[max(end - size, 0) : end] in self._digits for end in range(start + 1, len(digits) + 1))
-
-    def pieces_in(self, text: str, bounds: str, start: int) -> Iterator[tuple[int, int]]:
-        """Pieces of secrets that end at or after a place: which secret, and the bits of the characters.
-
-        Three characters with a digit count anywhere, more letters where a word starts with them.
-        """
-        if not self._pieces:
-            return
-        for end in range(start + 1, len(text) + 1):
-            yield from self._pieces.get(text[end - _DIGIT_PIECE : end], ())
-            for length in _LETTER_PIECES:
-                if bounds[end - length] == START:
-                    yield from self._pieces.get(text[end - length : end], ())
 
     def exceeds(self, secret: int, bits: int) -> bool:
         """Whether these are more characters of a secret than may leave in pieces."""

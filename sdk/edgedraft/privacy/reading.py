@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from edgedraft.privacy.normalise import GAP, INSIDE, START, Piece, squeeze, starts_word
 from edgedraft.privacy.numbers import CONNECTORS, number_parts
-from edgedraft.privacy.patterns import REACH, Patterns, render
+from edgedraft.privacy.patterns import REACH, Patterns, Share, render
 
 _LONGEST_GROUP: Final = 24  # number words in a row that are read together
 _LONGEST_KEPT: Final = 32  # bytes that are kept squeezed: tokens come again, texts do not
@@ -68,11 +68,11 @@ class Found(NamedTuple):
 
     Attributes:
         forbidden: Whether something that may not leave does.
-        pieces: Pieces of secrets: which secret, and the bits of its characters.
+        shares: What pieces of secrets tell of them.
     """
 
     forbidden: bool
-    pieces: frozenset[tuple[int, int]]
+    shares: frozenset[Share]
 
 
 NOT_FOUND: Final = Found(False, frozenset())
@@ -100,13 +100,13 @@ def read(reading: Reading, data: bytes, patterns: Patterns) -> tuple[Reading, Fo
         return reading._replace(pending=pending, last=piece.last or reading.last), NOT_FOUND
     joint = START if piece.first == GAP or starts_word(reading.last, piece.first) else INSIDE
     text, bounds = reading.text + piece.text, reading.bounds + joint + piece.bounds[1:]
-    forbidden = patterns.ends_in(text, bounds, REACH)
-    pieces = set(patterns.pieces_in(text, bounds, REACH))
+    forbidden, shares = patterns.scan(text, bounds, REACH)
     spelled = _spell(reading.spelled, text, bounds)
     if spelled is not None:
-        spelled, forbidden_too = _look(reading.spelled, spelled, patterns, pieces)
+        spelled, forbidden_too, shares_too = _look(reading.spelled, spelled, patterns)
         forbidden |= forbidden_too
-    found = Found(forbidden, frozenset(pieces)) if forbidden or pieces else NOT_FOUND
+        shares |= shares_too
+    found = Found(forbidden, frozenset(shares)) if forbidden or shares else NOT_FOUND
     return Reading(text[-REACH:], bounds[-REACH:], piece.last, pending, spelled), found
 
 
@@ -150,23 +150,19 @@ def _spell(before: Spelled | None, text: str, bounds: str) -> Spelled | None:
     return Spelled(text, bounds + _marks(read_as), group, "".join(read_as), digits, left)
 
 
-def _look(
-    before: Spelled | None, now: Spelled, patterns: Patterns, pieces: set[tuple[int, int]]
-) -> tuple[Spelled, bool]:
+def _look(before: Spelled | None, now: Spelled, patterns: Patterns) -> tuple[Spelled, bool, set[Share]]:
     """What ends in the new part of the second view, which is cut to its last characters here."""
     added = now.text[REACH:] + now.tail
     start = _common(before.tail, added) if before is not None else 0
-    whole = now.text + now.tail
-    forbidden = patterns.ends_in(whole, now.bounds, REACH + start)
-    pieces |= set(patterns.pieces_in(whole, now.bounds, REACH + start))
+    forbidden, shares = patterns.scan(now.text + now.tail, now.bounds, REACH + start)
     digits = now.digits
-    if patterns.digits_kept:
-        fresh = _digits_of(added)
-        same = len(now.digits) + len(_digits_of(added[:start]))
-        forbidden |= patterns.digits_end_in(now.digits + fresh, same)
-        digits = (now.digits + _digits_of(now.text[REACH:]))[-patterns.digits_kept :]
+    if patterns.digits_kept and not added.isalpha():
+        same = len(digits) + len(_digits_of(added[:start]))
+        forbidden |= patterns.digits_end_in(digits + _digits_of(added), same)
+        digits = (digits + _digits_of(now.text[REACH:]))[-patterns.digits_kept :]
     end = len(now.text)
-    return now._replace(text=now.text[-REACH:], bounds=now.bounds[end - REACH : end], digits=digits), forbidden
+    cut = now._replace(text=now.text[-REACH:], bounds=now.bounds[end - REACH : end], digits=digits)
+    return cut, forbidden, shares
 
 
 def _belongs(word: str, group: tuple[str, ...]) -> bool:
@@ -189,6 +185,8 @@ def _marks(spelled: list[str]) -> str:
 
 def _common(one: str, other: str) -> int:
     """Length of the common start."""
+    if other.startswith(one):
+        return len(one)
     count = 0
     for a, b in zip(one, other, strict=False):
         if a != b:
@@ -198,4 +196,4 @@ def _common(one: str, other: str) -> int:
 
 
 def _digits_of(text: str) -> str:
-    return "".join(char for char in text if char.isdigit())
+    return "".join(filter(str.isdigit, text))
