@@ -1,12 +1,12 @@
 """The guard between drafter and wire: which tokens may leave, over all that left before.
 
 A *secret* never leaves, nor a piece of it from a number of words or characters on, and no run of a number of words of
-other *private text* (`GuardLimits`). Both are matched in normalised text (`normalise`) over everything that the verifier
-can put together: along the path of the draft, in the order of sending within a session, and in the order of sending over
-all sessions of the guard; as the text stands, with spelled numbers read as digits, and by its digits alone. A secret date
-is known in its usual spellings. What also stands in the public view is free. Pieces too short to be held back are
-counted: of each secret only so many characters leave in pieces of three (with a digit) or, where a word starts with
-them, four.
+other *private text* (`GuardLimits`). Both are matched in normalised text (`normalise`) over everything that the
+verifier can put together: along the path of the draft, in the order of sending within a session, and in the order of
+sending over all sessions of the guard; as the text stands, with spelled numbers read as digits, and by its digits
+alone. A secret date is known in its usual spellings. What also stands in the public view is free. Pieces too short to
+be held back are counted: of each secret only so many characters leave in pieces of three (with a digit) or, where a
+word starts with them, four.
 
 What is not promised: the guard compares, it does not understand. A drafter that means to tell can do so in other words,
 in base64 or hexadecimal, in another script or language, reversed, with letters put between, in pieces of one or two
@@ -43,7 +43,7 @@ class Trail:
         self._parent = parent
         self._token = token
         self._before = parent._reading if parent is not None else NOTHING
-        self._reading = reading  # of the device's text
+        self._reading: Reading = reading  # of the device's text
         self._found = found
         self._known = known
         self._wire: Reading | None = None  # of the path as the verifier sees it; once that is settled
@@ -131,6 +131,19 @@ class Guard:
             return trail._reading, trail._found
         return read(reading, self._token_bytes(token), self._patterns)
 
+    def _spend(self, found: set[Found]) -> bool:
+        """Count the pieces of secrets that are about to leave; False, and nothing counted, if they must not."""
+        if any(each.forbidden for each in found):
+            return False
+        spent: dict[int, int] = {}
+        for secret, bits in (share for each in found for share in each.shares):
+            known = spent.get(secret, self._spent.get(secret, 0))
+            if bits & ~known and self._patterns.exceeds(secret, bits | known):
+                return False
+            spent[secret] = bits | known
+        self._spent |= spent
+        return True
+
     def session(self) -> GuardSession:
         """Watch over one more session."""
         return GuardSession(self)
@@ -192,18 +205,10 @@ class GuardSession:
             if trail._wire is None and trail._parent is not None:
                 wire, found_wire = guard._read(_wire_of(trail._parent, guard), token, trail)
                 found.add(found_wire)
-        spent: dict[int, int] = {}
-        for secret, bits in {share for each in found for share in each.shares}:
-            spent[secret] = spent.get(secret, guard._spent.get(secret, 0)) | bits
-        held = any(each.forbidden for each in found) or any(
-            bits != guard._spent.get(secret, 0) and guard._patterns.exceeds(secret, bits)
-            for secret, bits in spent.items()
-        )
-        if held:
+        if not guard._spend(found):
             if trail is not None:
                 trail.held = True
             return True
-        guard._spent |= spent
         self._sent, guard._everything, self._last = sent, everything, trail
         if wire is not None and trail is not None:
             trail._wire, trail._parent = wire, None

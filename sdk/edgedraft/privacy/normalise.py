@@ -26,8 +26,8 @@ _UPPER, _LOWER, _DIGIT = "u", "l", "d"  # the other shapes
 # Letters (case folded) that read as Latin ones and that Unicode does not decompose into them.
 _LOOK_ALIKES: Final = dict(
     zip(
-        "авегзіїјкмнорстухһԁԛԝѕ" + "αβεζηικμνορτυχ" + "ıſɑɡ℮",  # Cyrillic, Greek, others
-        "aberziijkmhopctyxhdqws" + "abezhikmnoptyx" + "isage",
+        "авегзіјкмнорстухһԁԛԝѕ" + "αβεζηικμνορτυχ" + "ıſɑɡ℮",  # Cyrillic, Greek, others
+        "aberzijkmhopctyxhdqws" + "abezhikmnoptyx" + "isage",
         strict=True,
     )
 )
