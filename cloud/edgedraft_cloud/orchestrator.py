@@ -18,6 +18,7 @@ from edgedraft.errors import InvalidInput, Overloaded, Unauthenticated, Verifier
 from edgedraft.wire import verify_pb2 as pb
 from edgedraft_cloud.admission import check_request, new_session, sampling_of
 from edgedraft_cloud.engines.base import Engine, Outcome, SessionId, Step
+from edgedraft_cloud.gather import Gathering
 from edgedraft_cloud.live import LiveSession, SessionHandle
 from edgedraft_cloud.metrics import Metrics
 from edgedraft_cloud.planner import Part, Planner
@@ -35,8 +36,6 @@ RETRY_AFTER: Final = 2.0
 """Seconds after which a refused device should try again."""
 RESTART_AFTER: Final = 5.0
 """The same where the engine is being started again."""
-GATHER_SECONDS: Final = 0.001
-"""How long an idle engine waits for more drafts once the first have come: frames of one moment go in one step."""
 TIDY_SECONDS: Final = 1.0
 
 _REASONS: Final = {
@@ -97,6 +96,7 @@ class Orchestrator:
         self._times = StepTimes(most_rows(info), room)
         self._supervisor = Supervisor(engine, self._metrics, self._times if room is None else None)
         self._planner = Planner(self._times, window)
+        self._gathering = Gathering(self._times)
         self._sessions = Registry()
         self._parts: dict[SessionId, Part] = {}
         self._batch = 0
@@ -328,7 +328,9 @@ class Orchestrator:
             self._leave_engine(live)
         elif live.handle is not None and live.handle.is_open and live.in_engine:
             self._planner.update(live.session.id)
-            self._flush_soon(GATHER_SECONDS)
+            wait = self._gathering.changed(live.session)
+            if wait is not None:
+                self._flush_soon(wait)
 
     # ------------------------------------------------------------ steps
 
@@ -350,6 +352,7 @@ class Orchestrator:
         if self._under_way or not self._supervisor.ready:
             return
         now = time.monotonic()
+        self._gathering.begun()
         parts = self._planner.plan(now)
         if parts:
             self._parts.update((part.work.session, part) for part in parts)
@@ -389,10 +392,15 @@ class Orchestrator:
                 done.append((live, outcome, self._apply(live, outcome, step, now)))
         if not self._under_way or step.batch >= self._batch:
             self._under_way = False
-            # At once, so that the engine does not wait for what follows.
-            self._flush()
+            wait = self._gathering.ended((live.session for live, *_ in done if live.handle is not None), now)
+            if wait:
+                self._flush_soon(wait)
+            else:
+                # At once, so that the engine does not wait for what follows.
+                self._flush()
         if step.tokens and not step.prompt_tokens:
             self._times.observe(step.tokens, step.seconds)
+            self._times.earned(step.tokens, sum(len(outcome.tokens) for outcome in step.outcomes), step.seconds)
         drafting = sum(outcome.judged > 0 for outcome in step.outcomes)
         self._metrics.step(step, drafting=drafting, decoding=len(step.outcomes) - drafting)
         for live, outcome, waited in done:

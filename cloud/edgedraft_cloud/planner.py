@@ -6,6 +6,7 @@ themselves. So a full house spends every step on drafts, and an empty one never 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -169,6 +170,13 @@ class Planner:
             left -= share
             weights -= self._weights[name]
 
+    def _worth(self, session: Session) -> int:
+        """Draft tokens of a session that are worth their rows: the n-th settles a token with probability αⁿ."""
+        price = self._times.row_price
+        if price <= 0:
+            return self._max_window
+        return max(1, int(math.log(min(price, 1.0)) / math.log(session.habits.acceptance)))
+
     def _fill(self, lane: int, room: int, now: float) -> Iterable[Part]:
         """Take sessions from a lane while there is room for one; drafts need two rows at least."""
 
@@ -179,7 +187,7 @@ class Planner:
         least = 2 if lane == _DRAFTING else 1
         while room >= least and (name := self._queue.take(lane, may)) is not None:
             member = self._members[name]
-            work = member.session.next_work(room)
+            work = member.session.next_work(min(room, 1 + self._worth(member.session)))
             rows = len(work.tokens) + 1
             room -= rows
             # An estimate, so that others come to their turn in this very step; `settle` sets it right.

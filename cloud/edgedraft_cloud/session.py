@@ -26,6 +26,7 @@ from edgedraft.wire import FrameLimits, check_draft
 from edgedraft.wire import verify_pb2 as pb
 from edgedraft_cloud.draft_tree import DraftTree
 from edgedraft_cloud.engines.base import Outcome, SessionId, Work
+from edgedraft_cloud.habits import Habits
 
 _MOST_US: Final = (1 << 32) - 1
 
@@ -81,6 +82,7 @@ class Session:
     restored: Sequence[int] | None = None
     state: State = State.WORKING
     tree: DraftTree = field(default_factory=DraftTree)
+    habits: Habits = field(default_factory=Habits)
     usage: pb.Usage = field(default_factory=pb.Usage)
     finish_reason: pb.Finished.Reason = pb.Finished.REASON_UNSPECIFIED
     _acknowledged: int = 0
@@ -182,8 +184,10 @@ class Session:
             raise InvalidInput("draft.tokens", f"make {total} in this session, the limit is {most}", "keep the window")
         received = self.tree.receive(draft, self.limits.window)
         self._arrived = now
-        if received.fresh and self._waiting_since is None:
-            self._waiting_since = now
+        if received.fresh:
+            self.habits.returned(now)
+            if self._waiting_since is None:
+                self._waiting_since = now
         self.usage.drafted_tokens = total
         self.usage.late_tokens += received.late
 
@@ -234,7 +238,12 @@ class Session:
             self.tree.settle(token)
             if self._end_if_over():
                 break
-        self._waiting_since = now if self.tree.pending else None
+        self.habits.judged(outcome.accepted, outcome.judged)
+        if self.tree.pending:
+            self._waiting_since = now
+        else:
+            self._waiting_since = None
+            self.habits.parted(now)
         tokens = self.tree.settled[position:]
         accepted = min(outcome.accepted, len(tokens))
         self.usage.steps += 1

@@ -57,6 +57,8 @@ class StepTimes:
         self._fixed = fixed
         self._points: dict[int, tuple[float, float]] = {}
         self._fit: Roofline | None = None
+        self._rows = 0.0
+        self._rate = 0.0
 
     def observe(self, rows: int, seconds: float) -> None:
         """Take in a step that read no prompt.
@@ -77,6 +79,30 @@ class StepTimes:
         else:
             self._points[bucket] = float(rows), seconds
         self._fit = None
+
+    def earned(self, rows: int, tokens: int, seconds: float) -> None:
+        """Take in what a step was good for.
+
+        Args:
+            rows: As for `observe`.
+            tokens: Settled tokens, all sessions together.
+            seconds: How long it took.
+        """
+        if seconds <= 0:
+            return
+        memory = _MEMORY if self._rate else 0.0
+        self._rows = memory * self._rows + (1 - memory) * rows
+        self._rate = memory * self._rate + (1 - memory) * tokens / seconds
+
+    @property
+    def row_price(self) -> float:
+        """Tokens that the engine could settle in the time that one more row of a step takes.
+
+        A row is worth it if it settles more than that (Dinkelbach 1967, Management Science 13(7): the best ratio of two
+        sums, tokens and seconds here, is where each part earns that very ratio). Rows below the knee are free.
+        """
+        line = self.roofline
+        return 0.0 if line is None or self._rows <= line.knee else line.slope * self._rate
 
     @property
     def roofline(self) -> Roofline | None:

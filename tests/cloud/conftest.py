@@ -4,8 +4,7 @@ import pytest
 from devices import RecordingEngine, engine_info
 from typer.testing import CliRunner
 
-from edgedraft_cloud import cli
-from edgedraft_cloud import orchestrator as orchestrator_module
+from edgedraft_cloud import cli, gather
 from edgedraft_cloud.orchestrator import Orchestrator
 
 
@@ -17,7 +16,7 @@ def engine() -> RecordingEngine:
 @pytest.fixture
 async def make(engine, monkeypatch):
     """Starts orchestrators in which the cloud waits for drafts, unless a test says otherwise."""
-    monkeypatch.setattr(orchestrator_module, "GATHER_SECONDS", 0.0)
+    monkeypatch.setattr(gather, "MOMENT", 0.0)
     made: list[Orchestrator] = []
 
     async def start(**settings) -> Orchestrator:

@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy import toy_greedy, toy_target
 
-import edgedraft_cloud.orchestrator as orchestrator_module
 import edgedraft_cloud.supervisor as supervisor_module
 from edgedraft.errors import Overloaded, VerifierUnavailable
 from edgedraft.wire import verify_pb2 as pb
+from edgedraft_cloud import gather
 from edgedraft_cloud.orchestrator import Orchestrator
 
 
@@ -97,6 +97,6 @@ async def live_through(engine, orchestrator, device, name: str, amount: int) -> 
 )
 def test_whatever_is_lost_the_output_is_the_targets_own(history, run_ahead, window, room):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(orchestrator_module, "GATHER_SECONDS", 0.0)
+        patch.setattr(gather, "MOMENT", 0.0)
         patch.setattr(supervisor_module, "MOST_RESTARTS", 1000)
         asyncio.run(play(history, run_ahead, window, room))
