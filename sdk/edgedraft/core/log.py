@@ -3,50 +3,91 @@
 Drafted tokens form a tree below the settled tokens. Its *main path* (first child, first child, ...) is what the device
 bets on and shows; other branches wait in case the target prefers them. The log numbers nodes and blocks as
 `wire/verify.proto` says and decides when a new epoch begins.
+
+Where the target decides everything, a verdict settles what it says. Where the device has the last word (mode `sealed`),
+a verdict proposes: it settles as far as the main path reaches and agrees, and the device takes or vetoes what does not.
+A veto begins an epoch with a given token, and verdicts that came before the verifier had heard of it no longer count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from edgedraft.errors import InvalidInput, ProtocolError
+
+Judge = Callable[[int], bool]
+"""Says yes or no to a token id."""
+
+
+def always(token: int) -> bool:
+    """Yes to every token."""
+    return True
 
 
 class Node:
     """One draft token in the tree.
 
     Attributes:
-        token: Token id.
+        token: Token id, as it stands in the device's text.
+        wire: What the cloud sees in its place: itself, or the placeholder where it is held back.
         position: Position among the generated tokens, from 0.
         probability: The drafter's own confidence in it.
         parent: The node before it; None for the settled tokens as they were when it was added.
         children: Nodes that follow, in the order in which they were added.
         number: How the wire names it within its epoch; 0 until it is sent.
         alive: Whether it is still unverified and reachable from the settled tokens.
+        given: Whether the device decides the position, so that the verifier takes it as it stands.
+        held: Whether the guard holds the drafter's own choice back.
+        takes: Whether the device would take that token of the target in its place.
     """
 
-    __slots__ = ("alive", "children", "number", "parent", "position", "probability", "token")
+    __slots__ = (
+        "alive",
+        "children",
+        "given",
+        "held",
+        "number",
+        "parent",
+        "position",
+        "probability",
+        "takes",
+        "token",
+        "wire",
+    )
 
-    def __init__(self, token: int, position: int, probability: float, parent: Node | None) -> None:
+    def __init__(
+        self, token: int, position: int, probability: float, parent: Node | None, given: bool, takes: Judge
+    ) -> None:
         self.token = token
+        self.wire = token
         self.position = position
         self.probability = probability
         self.parent = parent
         self.children: list[Node] = []
         self.number = 0
         self.alive = True
+        self.given = given
+        self.held = False
+        self.takes = takes
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Consecutive draft tokens as they go on the wire; the fields are those of `Draft`."""
+    """Consecutive draft tokens as they go on the wire; the fields are those of `Draft`.
+
+    Attributes:
+        held: Position and token of what stays on the device; a placeholder is among `tokens` instead.
+    """
 
     epoch: int
     position: int
     number: int
     tokens: tuple[int, ...]
     parent: int | None
+    given: tuple[bool, ...] = ()
+    held: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,23 +96,29 @@ class Settlement:
 
     Attributes:
         position: Position of the first newly settled token.
-        tokens: Newly settled token ids.
-        matched: How many of them the main path had foretold.
-        missed: How many positions had a draft on the main path that turned out wrong (0 or more, one a cut).
+        tokens: Newly settled token ids, as they stand in the device's text.
+        given: Positions among them that the device decided.
+        matched: How many of them a draft on the main path had foretold.
+        missed: How many positions had a draft on the main path that the target did not agree with.
+        held: How many of them are held back.
         cut: Position from which the main path was cut, or None.
         dropped: How many tokens the cut took off the main path.
         revived: Tokens that a waiting branch put on the main path instead.
-        rolled_back: Whether a new epoch began.
+        rolled_back: Whether a cut began a new epoch.
+        vetoed: Whether the device overruled the verdict from some position on.
     """
 
     position: int
     tokens: tuple[int, ...]
+    given: tuple[int, ...] = ()
     matched: int = 0
     missed: int = 0
+    held: int = 0
     cut: int | None = None
     dropped: int = 0
     revived: tuple[int, ...] = ()
     rolled_back: bool = False
+    vetoed: bool = False
 
 
 class DraftLog:
@@ -83,21 +130,36 @@ class DraftLog:
             what is there already, that stays, and nothing is added or sent until there is room.
         max_block: Tokens in one block; may change too.
         stop_tokens: Token ids that end the text; nothing is drafted behind one.
+        placeholder: What stands on the wire for a token that is held back.
+        last_word: Whether the device has it. A token that is held back is given then; otherwise it is replaced by the
+            placeholder on the device too, as a draft behind which nothing is drafted: the target decides there.
 
     Raises:
         InvalidInput: A limit is below one.
     """
 
-    def __init__(self, *, max_tokens: int, window: int, max_block: int, stop_tokens: Collection[int] = ()) -> None:
+    def __init__(
+        self,
+        *,
+        max_tokens: int,
+        window: int,
+        max_block: int,
+        stop_tokens: Collection[int] = (),
+        placeholder: int = 0,
+        last_word: bool = False,
+    ) -> None:
         for name, value in (("max_tokens", max_tokens), ("window", window), ("max_block", max_block)):
             if value < 1:
                 raise InvalidInput(name, f"is {value}", "use at least 1")
         self.settled: list[int] = []
+        self.settled_wire: list[int] = []
         self.epoch = 0
         self.window = window
         self.max_block = max_block
         self._max_tokens = max_tokens
         self._stop_tokens = frozenset(stop_tokens)
+        self._placeholder = placeholder
+        self._last_word = last_word
         self._roots: list[Node] = []
         self._path: list[Node] = []
         self._alive = 0
@@ -106,6 +168,8 @@ class DraftLog:
         self._sent = 0
         self._blocks = 0
         self._stamp = 0
+        self._proposals: deque[int] = deque()
+        self._valid_from = 0  # verdicts of older epochs do not know of the last veto
 
     @property
     def path(self) -> Sequence[Node]:
@@ -118,8 +182,13 @@ class DraftLog:
         return [*self.settled, *(node.token for node in self._path)]
 
     @property
+    def wire_tokens(self) -> list[int]:
+        """The same as the cloud sees it, a new list."""
+        return [*self.settled_wire, *(node.wire for node in self._path)]
+
+    @property
     def stamp(self) -> int:
-        """Changes whenever the main path ends elsewhere than where `add` last put it."""
+        """Changes whenever the main path is another or ends elsewhere than where `add` last put it."""
         return self._stamp
 
     @property
@@ -133,19 +202,47 @@ class DraftLog:
         return self._alive - len(self._unsent)
 
     @property
+    def proposed(self) -> bool:
+        """Whether tokens of the target wait for the main path to reach them."""
+        return bool(self._proposals)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the settled text is complete: it ends with a stop token, or is as long as it may be."""
+        return len(self.settled) >= self._max_tokens or self.stopped
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the settled text ends with a stop token."""
+        return bool(self.settled) and self.settled[-1] in self._stop_tokens
+
+    @property
     def room(self) -> int:
         """How many more tokens the main path may take now."""
-        if self._path and self._path[-1].token in self._stop_tokens:
+        last = self._path[-1] if self._path else None
+        if last is not None and (last.token in self._stop_tokens or (last.held and not self._last_word)):
             return 0
         length = len(self.settled) + len(self._path)
         return max(0, min(self.window - self._alive, self._max_tokens - length))
 
-    def add(self, token: int, probability: float, *, parent: Node | None = None) -> Node:
+    def add(
+        self,
+        token: int,
+        probability: float,
+        *,
+        given: bool = False,
+        held: bool = False,
+        takes: Judge = always,
+        parent: Node | None = None,
+    ) -> Node:
         """Put a draft token into the tree.
 
         Args:
             token: Token id.
             probability: The drafter's confidence.
+            given: Whether the device decides the position.
+            held: Whether the token is held back.
+            takes: Whether the device would take a token of the target in its place.
             parent: The node that it follows; None: the end of the main path.
 
         Raises:
@@ -158,10 +255,12 @@ class DraftLog:
         if parent is not None and not parent.alive:
             raise InvalidInput("parent", "was dropped or settled", "draft from the log as it is now")
         siblings = self._roots if parent is None else parent.children
-        if any(node.token == token for node in siblings):
-            raise InvalidInput("token", f"{token} is already a child there", "add each choice once")
         position = len(self.settled) if parent is None else parent.position + 1
-        node = Node(token, position, probability, parent)
+        node = Node(token, position, probability, parent, given, takes)
+        if held:
+            self._hold(node)
+        if any(sibling.wire == node.wire for sibling in siblings):
+            raise InvalidInput("token", f"{node.wire} is already a child there", "add each choice once")
         on_path = not siblings and (parent is None or (bool(self._path) and parent is self._path[-1]))
         siblings.append(node)
         if on_path:
@@ -170,16 +269,25 @@ class DraftLog:
         self._alive += 1
         return node
 
-    def take_block(self) -> Block | None:
-        """Take the next run of unsent tokens that follow each other; None where all are sent, or no more may be."""
+    def take_block(self, may_leave: Judge = always) -> Block | None:
+        """Take the next run of unsent tokens that follow each other; None where all are sent, or no more may be.
+
+        Args:
+            may_leave: Asked of each token that is not held back yet, in the order of sending. Behind one that may not
+                leave, the path is cut: it was drafted for another text than the cloud will see.
+        """
         most = min(self.max_block, self.window - self.in_flight)
         if not self._unsent or most < 1:
             return None
-        run = [self._unsent[0]]
-        for node in self._unsent[1:most]:
-            if node.parent is not run[-1]:
+        run: list[Node] = []
+        for node in self._unsent[:most]:
+            if run and node.parent is not run[-1]:
                 break
             run.append(node)
+            if not node.held and not may_leave(node.token):
+                self._hold(node)
+                self._cut_behind(node)
+                break
         parent = self._wire_parent(run[0])
         del self._unsent[: len(run)]
         for node in run:
@@ -187,40 +295,87 @@ class DraftLog:
             node.number = self._sent
         self._last_sent = run[-1]
         self._blocks += 1
-        return Block(self.epoch, run[0].position, self._blocks, tuple(node.token for node in run), parent)
+        return Block(
+            self.epoch,
+            run[0].position,
+            self._blocks,
+            tuple(node.wire for node in run),
+            parent,
+            tuple(node.given for node in run) if any(node.given for node in run) else (),
+            tuple((node.position, node.token) for node in run if node.held),
+        )
 
-    def settle(self, position: int, tokens: Sequence[int]) -> Settlement:
+    def settle(self, position: int, tokens: Sequence[int], epoch: int | None = None) -> Settlement:
         """Take a verdict: the target put `tokens` at `position` and after it.
 
-        What is settled already may be repeated; it must be the same.
+        What is known already may be repeated; it must be the same.
+
+        Args:
+            position: Position of the first token.
+            tokens: Token ids.
+            epoch: The newest that the verifier had seen; None: ours.
 
         Raises:
             ProtocolError: The verdict leaves a gap, contradicts what is settled or runs past `max_tokens`.
         """
-        known = len(self.settled)
-        if position > known:
-            raise ProtocolError(f"verdict.position is {position}, but only {known} positions are settled")
+        if epoch is not None and epoch < self._valid_from:
+            return Settlement(len(self.settled), ())
+        known = [*self.settled_wire, *self._proposals] if self._proposals else self.settled_wire
+        if position > len(known):
+            raise ProtocolError(f"verdict.position is {position}, but only {len(known)} positions are settled")
         if position + len(tokens) > self._max_tokens:
             raise ProtocolError(f"the verdict settles {position + len(tokens)} of {self._max_tokens} tokens")
-        overlap = min(known - position, len(tokens))
-        if list(tokens[:overlap]) != self.settled[position : position + overlap]:
+        overlap = min(len(known) - position, len(tokens))
+        if list(tokens[:overlap]) != known[position : position + overlap]:
             raise ProtocolError(f"the verdict contradicts what is settled from position {position}")
-        new = tuple(tokens[overlap:])
-        matched = missed = dropped = 0
+        self._proposals.extend(tokens[overlap:])
+        return self.resolve(epoch)
+
+    def resolve(self, epoch: int | None = None) -> Settlement:
+        """Settle what is proposed, as far as it can be settled now; to call after `add` where tokens are proposed.
+
+        Args:
+            epoch: As in `settle`, where a verdict is the cause.
+        """
+        first = len(self.settled)
+        given: list[int] = []
+        matched = missed = held = dropped = 0
         cut: int | None = None
-        rolled_back = False
-        for token in new:
-            foretold = self._path[0].token if self._path else None
-            if foretold == token:
-                matched += 1
-            elif foretold is not None:
-                missed += 1
-                if cut is None:
-                    cut = len(self.settled)
-                    dropped = len(self._path)
+        rolled_back = vetoed = False
+        while self._proposals and (self._path or not self._last_word):
+            token = self._proposals[0]
+            node = self._path[0] if self._path else None
+            agrees = node is not None and node.wire == token
+            if node is not None and not node.given and not node.held:
+                matched += agrees
+                missed += not agrees
+            if node is not None and not agrees and self._last_word and (node.given or not node.takes(token)):
+                self._veto(node, epoch)
+                vetoed = True
+                break
+            self._proposals.popleft()
+            if node is not None and agrees:
+                if node.given:
+                    given.append(node.position)
+                held += node.held
+            elif node is not None and cut is None:
+                cut = len(self.settled)
+                dropped = len(self._path)
             rolled_back |= self._advance(token)
         revived = tuple(node.token for node in self._path) if cut is not None else ()
-        return Settlement(known, new, matched, missed, cut, dropped, revived, rolled_back)
+        return Settlement(
+            first,
+            tuple(self.settled[first:]),
+            tuple(given),
+            matched,
+            missed,
+            held,
+            cut,
+            dropped,
+            revived,
+            rolled_back,
+            vetoed,
+        )
 
     def reopen(self, epoch: int, last_block: int) -> None:
         """Begin a new epoch on another stream: what is settled stays, and every draft is to be sent again.
@@ -236,13 +391,52 @@ class DraftLog:
             raise ProtocolError(f"the verifier has seen epoch {epoch}, the newest is {self.epoch}")
         if last_block > self._blocks:
             raise ProtocolError(f"the verifier has seen block {last_block}, the newest is {self._blocks}")
+        self._proposals.clear()  # they are told again
+        self._valid_from = 0  # what the old stream still had to say is lost
+        self._blocks = last_block
+        self._send_again(epoch + 1)
+
+    # ------------------------------------------------------------ inside
+
+    def _hold(self, node: Node) -> None:
+        node.held = True
+        node.wire = self._placeholder
+        if self._last_word:
+            node.given = True
+        else:
+            node.token = self._placeholder
+
+    def _cut_behind(self, node: Node) -> None:
+        for child in node.children:
+            self._drop(child)
+        node.children = []
+        index = node.position - len(self.settled)
+        if index < len(self._path) and self._path[index] is node:
+            del self._path[index + 1 :]
+            self._stamp += 1
+
+    def _veto(self, node: Node, epoch: int | None) -> None:
+        """The device overrules the verdict at the front of the main path; what is behind it there stays."""
+        self._proposals.clear()
+        # The first block of an epoch begins with the front of the path. If that was given from the start, and the
+        # verdict is older, then the verifier will see the veto, or has.
+        under_way = node.given and node.number == 1 and epoch is not None and epoch < self.epoch
+        node.given = True
+        if not under_way:
+            for other in self._roots:
+                if other is not node:
+                    self._drop(other)
+            self._roots = [node]
+            self._send_again(self.epoch + 1)
+        self._valid_from = self.epoch
+
+    def _send_again(self, epoch: int) -> None:
         for root in self._roots:
             root.parent = None  # it is settled, and its number is of an old epoch
         self._unsent = list(_whole(self._roots))
         for node in self._unsent:
             node.number = 0
-        self._blocks = last_block
-        self._begin(epoch + 1)
+        self._begin(epoch)
 
     def _begin(self, epoch: int) -> None:
         self.epoch = epoch
@@ -250,13 +444,14 @@ class DraftLog:
         self._last_sent = None
 
     def _advance(self, token: int) -> bool:
-        """Settle one token; whether that began a new epoch."""
-        successor = next((node for node in self._roots if node.token == token), None)
+        """Settle one token of the wire; whether that began a new epoch."""
+        successor = next((node for node in self._roots if node.wire == token), None)
         had_drafts = bool(self._roots)
         for node in self._roots:
             if node is not successor:
                 self._drop(node)
-        self.settled.append(token)
+        self.settled.append(token if successor is None else successor.token)
+        self.settled_wire.append(token)
         if successor is not None:
             self._retire(successor)
             self._roots = successor.children
