@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from edgedraft.errors import InvalidInput
 from edgedraft.privacy.dates import date_spellings
-from edgedraft.privacy.normalise import START, squeeze, wordless, words
+from edgedraft.privacy.normalise import START, wordless, words
 from edgedraft.privacy.numbers import CONNECTORS, DIGIT_WORDS, number_parts, read
 
 REACH: Final = 128
@@ -68,7 +68,7 @@ class Patterns:
         self._pieces: dict[str, tuple[Share, ...]] = {}
         self._at_starts: tuple[int, ...] = ()  # lengths of what is looked for where a word starts
         self._budgets: list[int] = []  # of each secret: how many of its characters may leave in pieces
-        self._public = ""
+        self._public = self._public_digits = ""
 
     def __repr__(self) -> str:
         return f"<Patterns: {len(self._budgets)} secrets, {len(self._long)} runs>"
@@ -82,10 +82,14 @@ class Patterns:
 
     def publish(self, text: str) -> None:
         """Free what stands in a public text."""
-        self._public += f" {squeeze(text).text} {''.join(numerals(words(text)))}"
+        spelled = words(text)
+        as_digits = numerals(spelled)
+        self._public += f" {''.join(spelled)} {''.join(as_digits)}"
+        self._public_digits += f" {''.join(filter(str.isdigit, as_digits))}"
         public = self._public
-        for strings in (self._windows, self._long, self._short, self._digits):
+        for strings in (self._windows, self._long, self._short):
             strings -= {string for string in strings if string in public}
+        self._digits = {string for string in self._digits if string not in self._public_digits}
         self._pieces = {piece: places for piece, places in self._pieces.items() if piece not in public}
 
     def add_secret(self, secret: str) -> bool:
@@ -99,7 +103,7 @@ class Patterns:
             self._forbid_spelled(compact)
             self._watch_pieces(compact)
         digits = "".join(word for word in numerals(spelled) if word.isdigit())
-        self._digits |= self._free(_windows(digits, self._size))
+        self._digits |= {window for window in _windows(digits, self._size) if window not in self._public_digits}
         self._forbid(date_spellings(numerals(spelled)))
         letter_pieces = (piece for piece in self._pieces if len(piece) >= _LETTER_PIECE)
         self._at_starts = tuple({len(string) for string in (*self._short, *letter_pieces)})
