@@ -55,6 +55,8 @@ class Part:
         if self.kind and not self.secret:
             raise InvalidInput("part.kind", "is given for a part that is no secret", "set secret=True, or leave it out")
         if self.secret:
+            if not any(map(str.isalnum, self.text)):
+                raise InvalidInput("part.text", "is a secret without a letter or digit", "mark text that can be told")
             object.__setattr__(self, "private", True)
 
     def __repr__(self) -> str:
@@ -262,8 +264,10 @@ def _parse_marks(text: str, private: bool) -> Iterable[Part]:
             pieces, opened, bar = [], match.start(), None
         elif sign == "]]" and opened is not None:
             value = "".join(pieces if bar is None else pieces[:bar])
-            if not value.strip():
-                raise InvalidInput("message.content", f"has an empty mark at {opened}", "write the secret in it")
+            if not any(map(str.isalnum, value)):
+                raise InvalidInput(
+                    "message.content", f"has a mark without a letter or digit at {opened}", "mark the whole secret"
+                )
             yield Part(value, secret=True, kind="" if bar is None else "".join(pieces[bar + 1 :]).strip())
             pieces, opened = [], None
         else:

@@ -9,40 +9,13 @@ from typing import Final
 
 from edgedraft.privacy.detect import Finding
 from edgedraft.privacy.restore import MENTION, Restorer, mention_key
+from edgedraft.privacy.values import Secret, ValueFinder, form_of
 
 _LITERAL: Final = "TEXT"
 """Kind of what looks like a placeholder in the prompt itself: it is cloaked too, so that it comes back as it was."""
 _ONE_SPELLING: Final = {"EMAIL", "PHONE", "BANK_ACCOUNT", "CARD", "NATIONAL_ID", "IP", "MAC", "BIRTH_DATE", "PERSON"}
 """Kinds whose value is the same however it is spaced or cased; others, such as passwords, are as they are written."""
 _SHORTEST_NAME: Final = 3
-_FREE_STANDING: Final = 6
-"""From so many letters and digits on, a value is looked for inside longer words too."""
-
-
-def compact(text: str) -> str:
-    """Its letters and digits, without case."""
-    return "".join(filter(str.isalnum, text)).casefold()
-
-
-def value_pattern(value: str) -> str:
-    """A regular expression that finds a value in any case, spaced and punctuated anyhow; to use with IGNORECASE.
-
-    Short ones are found as whole words only.
-    """
-    chars = [char for char in value if char.isalnum()]
-    if not chars:
-        return re.escape(value)
-    loose = r"[\W_]{0,3}".join(map(re.escape, chars))
-    if len(chars) >= _FREE_STANDING:
-        return loose
-    before = "" if _without_spaces(chars[0]) else r"(?<![^\W_])"
-    after = "" if _without_spaces(chars[-1]) else r"(?![^\W_])"
-    return f"{before}{loose}{after}"
-
-
-def _without_spaces(char: str) -> bool:
-    """Whether it is of a script that puts no spaces between words: Thai, Chinese, Japanese and their neighbours."""
-    return "\u0e00" <= char <= "\u0eff" or "\u2e80" <= char <= "\u9fff" or "\uf900" <= char <= "\ufaff"
 
 
 class Cloak:
@@ -50,7 +23,6 @@ class Cloak:
 
     ```python
     cloak = Cloak()
-    cloak.learn(text, findings)
     hidden = cloak.hide(text, findings)
     restorer = cloak.restorer()
     ```
@@ -59,27 +31,23 @@ class Cloak:
     def __init__(self) -> None:
         self._values: dict[str, str] = {}  # key of a placeholder: value
         self._placeholders: dict[str, str] = {}  # identity of a value: placeholder
-        self._kinds: dict[str, str] = {}  # compact form of a value: its kind
+        self._kinds: dict[str, str] = {}  # form of a value: its kind
         self._names: dict[str, str] = {}  # first or last name: placeholder
-        self._secrets: list[tuple[str, str]] = []
+        self._secrets: list[Secret] = []
         self._counts: Counter[str] = Counter()
         self._reserved: set[str] = set()
-        self._pattern: re.Pattern[str] | None = None
+        self._finder = ValueFinder()
 
     @property
-    def secrets(self) -> Sequence[tuple[str, str]]:
-        """Each value, and its kind."""
+    def secrets(self) -> Sequence[Secret]:
+        """The values."""
         return self._secrets
 
-    def learn(self, text: str, findings: Iterable[Finding]) -> None:
-        """Give placeholders to what was found in a text.
-
-        Args:
-            text: Any text of the conversation.
-            findings: Spans in it.
-        """
-        for finding in findings:
-            self._placeholder(text[finding.start : finding.end], finding.kind)
+    def learn(self, secrets: Iterable[Secret]) -> None:
+        """Give placeholders to values, before texts are hidden in which they stand."""
+        # Whole names first, so that a first name alone is told to be of the same person.
+        for secret in sorted(secrets, key=lambda secret: secret.kind == "PERSON" and -len(secret.text.split())):
+            self._placeholder(secret.text, secret.kind)
 
     def hide(self, text: str, findings: Sequence[Finding] = ()) -> str:
         """Replace what was found in a text, and whatever else in it is a value known by now.
@@ -91,7 +59,7 @@ class Cloak:
         Returns:
             The text with placeholders.
         """
-        self.learn(text, findings)
+        self.learn(Secret(text[finding.start : finding.end], finding.kind) for finding in findings)
         out: list[str] = []
         position = 0
         for finding in findings:
@@ -112,19 +80,22 @@ class Cloak:
     # ------------------------------------------------------------ inside
 
     def _placeholder(self, value: str, kind: str) -> str:
-        form = compact(value) or value
+        if kind == "PERSON" and value in self._names:
+            return self._names[value]
+        form = form_of(value)
         kind = self._kinds.setdefault(form, kind)
         identity = form if kind in _ONE_SPELLING else value
         if identity not in self._placeholders:
             number = self._number(kind)
             self._placeholders[identity] = self._assign(f"[{kind}_{number}]", value)
-            self._secrets.append((value, kind))
-            self._pattern = None
+            self._secrets.append(Secret(value, kind))
+            self._finder.add(value)
             words = value.split()
             if kind == "PERSON" and len(words) > 1:
                 for name, part in (("FIRST_NAME", words[0]), ("LAST_NAME", words[-1])):
                     if len(part) >= _SHORTEST_NAME and part.isalpha() and part not in self._names:
                         self._names[part] = self._assign(f"[{name}_{number}]", part)
+                        self._finder.add(part)
         return self._placeholders[identity]
 
     def _literal(self, text: str) -> str:
@@ -147,11 +118,13 @@ class Cloak:
     def _hide_known(self, text: str) -> Iterator[str]:
         """Replace known values, and what looks like a placeholder between them."""
         position = 0
-        for match in self._known().finditer(text) if text else ():
-            value = match.group()
-            yield self._hide_literals(text[position : match.start()])
-            yield self._names.get(value) or self._placeholder(value, self._kinds[compact(value) or value])
-            position = match.end()
+        for start, end, form in self._finder.find(text):
+            value = text[start:end]
+            known = self._placeholder(value, self._kinds[form]) if form in self._kinds else self._names.get(value)
+            if known:  # a name of one word is one in this case only: `Rose`, but not `rose`
+                yield self._hide_literals(text[position:start])
+                yield known
+                position = end
         yield self._hide_literals(text[position:])
 
     def _hide_literals(self, text: str) -> str:
@@ -163,12 +136,3 @@ class Cloak:
             return match.group()
 
         return MENTION.sub(replace, text)
-
-    def _known(self) -> re.Pattern[str]:
-        """Finds all known values and names, longer ones first."""
-        if self._pattern is None:
-            values = sorted((value for value, _ in self._secrets), key=len, reverse=True)
-            patterns = [f"(?i:{value_pattern(value)})" for value in values]
-            patterns += [rf"(?<![^\W_]){re.escape(name)}(?![^\W_])" for name in self._names]
-            self._pattern = re.compile("|".join(patterns) or r"(?!)")
-        return self._pattern

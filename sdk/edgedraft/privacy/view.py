@@ -9,8 +9,9 @@ from itertools import groupby
 from typing import Final
 
 from edgedraft.errors import LeakError
-from edgedraft.privacy.cloak import Cloak, compact, value_pattern
+from edgedraft.privacy.cloak import Cloak
 from edgedraft.privacy.detect import Detectors, Finding
+from edgedraft.privacy.values import Secret, ValueFinder, form_of
 from edgedraft.prompt import Mode, Part, Prompt
 
 WITHHELD: Final = "[private text]"
@@ -35,19 +36,6 @@ class View:
     def text(self) -> str:
         """All of it, to read."""
         return self.raw or "\n\n".join(f"{message['role']}: {message['content']}" for message in self.messages)
-
-
-@dataclass(frozen=True, slots=True)
-class Secret:
-    """What never leaves, nor a piece of it.
-
-    Attributes:
-        text: Its value; it shows in no representation of this object.
-        kind: What it is, e.g. `EMAIL`.
-    """
-
-    text: str = field(repr=False)
-    kind: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +104,12 @@ def _seal(prompt: Prompt, whole: View, detectors: Detectors) -> Views:
 def _cloak(prompt: Prompt, detectors: Detectors, cloak: Cloak) -> Views:
     texts = [_Text.of(prompt, index) for index in range(len(prompt.messages) or 1)]
     findings = [text.to_cloak(detectors) for text in texts]
+    found = list(zip(texts, findings, strict=True))
     # All of them first: what one message tells to be private is so in the others.
-    for text, found in zip(texts, findings, strict=True):
-        cloak.learn(text.whole, found)
-    hidden = [cloak.hide(text.whole, found) for text, found in zip(texts, findings, strict=True)]
+    cloak.learn(Secret(text.whole[span.start : span.end], span.kind) for text, spans in found for span in spans)
+    hidden = [cloak.hide(text.whole, spans) for text, spans in found]
     view = _with_texts(prompt, hidden)
-    return Views(Mode.CLOAKED, view, view, tuple(Secret(*secret) for secret in cloak.secrets), cloak=cloak)
+    return Views(Mode.CLOAKED, view, view, tuple(cloak.secrets), cloak=cloak)
 
 
 def _with_texts(prompt: Prompt, texts: Sequence[str]) -> View:
@@ -182,7 +170,7 @@ class _Text:
                 piece = self.whole[begin:stop]
                 if private and piece.strip():
                     yield Secret(piece, finding.kind)
-                elif not private and ((begin, stop) == (finding.start, finding.end) or len(compact(piece)) >= _PIECE):
+                elif not private and ((begin, stop) == (finding.start, finding.end) or len(form_of(piece)) >= _PIECE):
                     raise self._leak(finding.kind, begin, stop)
 
     def check_public(self, secrets: Iterable[Secret]) -> None:
@@ -191,11 +179,12 @@ class _Text:
         Raises:
             LeakError: One does.
         """
-        for secret in secrets:
-            pattern = re.compile(value_pattern(secret.text), re.IGNORECASE)
-            for start, end, private in self._stretches:
-                if not private and (match := pattern.search(self.whole, start, end)):
-                    raise self._leak(secret.kind, *match.span())
+        kinds = {form_of(secret.text): secret.kind for secret in secrets}
+        finder = ValueFinder(secret.text for secret in secrets)
+        for start, end, private in self._stretches:
+            if not private:
+                for found in finder.find(self.whole[start:end]):
+                    raise self._leak(kinds[found.form], start + found.start, start + found.end)
 
     def to_cloak(self, detectors: Detectors) -> list[Finding]:
         """What the app marked, and what detectors find besides, in order; no two overlap."""

@@ -28,8 +28,10 @@ class Finding:
     kind: str
 
 
-Detector: TypeAlias = Callable[[str], Iterable[tuple[int, int]]]
-"""Takes a text and returns the spans it finds in it, in any order."""
+Spans: TypeAlias = Iterable[tuple[int, int]]
+"""Starts and ends, in any order."""
+Detector: TypeAlias = Callable[[str], Spans]
+"""Takes a text and returns the spans of what it finds in it."""
 
 
 class Detectors:
@@ -86,6 +88,6 @@ class Detectors:
         for kind, detector in self._detectors.items():
             for start, end in sorted(detector(text), key=lambda span: (span[0], -span[1])):
                 at = bisect_left(found, start, key=lambda finding: finding.end - 1)
-                if start < end and (at == len(found) or found[at].start >= end):
+                if any(map(str.isalnum, text[start:end])) and (at == len(found) or found[at].start >= end):
                     found.insert(at, Finding(start, end, kind))
         return found

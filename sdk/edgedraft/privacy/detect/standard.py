@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
 from typing import Final
 
+from edgedraft.privacy.detect.credentials import api_key, password
+from edgedraft.privacy.detect.dates import birth_date
+from edgedraft.privacy.detect.network import email, ip_address, mac_address, secret_url
+from edgedraft.privacy.detect.numbers import bank_account, card, national_id, phone, wallet
+from edgedraft.privacy.detect.people import person
+from edgedraft.privacy.detect.places import postal_address
 from edgedraft.privacy.detect.registry import Detector
 
-_EMAIL: Final = re.compile(r"(?<![\w.+-])[\w.+-]{1,64}+@(?:[\w-]{1,63}+\.)+[^\W\d_]{2,24}(?!\w)")
-
-
-def email(text: str) -> Iterable[tuple[int, int]]:
-    """E-mail addresses."""
-    return (match.span() for match in _EMAIL.finditer(text))
-
-
-STANDARD: Final[dict[str, Detector]] = {"EMAIL": email}
+STANDARD: Final[dict[str, Detector]] = {
+    "URL": secret_url,
+    "EMAIL": email,
+    "BANK_ACCOUNT": bank_account,
+    "CARD": card,
+    "MAC": mac_address,
+    "IP": ip_address,
+    "CRYPTO_WALLET": wallet,
+    "BIRTH_DATE": birth_date,
+    "API_KEY": api_key,
+    "NATIONAL_ID": national_id,
+    "PASSWORD": password,
+    "PHONE": phone,
+    "ADDRESS": postal_address,
+    "PERSON": person,
+}
