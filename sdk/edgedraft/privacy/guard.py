@@ -225,7 +225,7 @@ def _wire_of(trail: Trail, guard: Guard) -> Reading:
     reading = node._wire or NOTHING
     for node in reversed(chain):
         if node.held and not node._known:
-            reading = parted(reading)
+            reading = parted(reading)._replace(pending=b"")  # the placeholder parts the bytes of a character too
         else:
             reading, _ = guard._read(reading, node._token, node)
         node._wire, node._parent = reading, None
