@@ -42,6 +42,7 @@ def new_session(message: pb.Open, info: EngineInfo, *, window: int, run_ahead: i
             stop_tokens=frozenset(stops),
             window=window,
             run_ahead=run_ahead,
+            may_give=message.mode == pb.MODE_SEALED,
         ),
         prompt=tuple(message.prompt),
         restored=tuple(message.resume_tokens) if message.resume_token else None,

@@ -81,6 +81,9 @@ def serve(
     run_ahead: Annotated[
         int | None, typer.Option(help="Tokens the cloud may decode ahead of a device; 0 is off. [64]")
     ] = None,
+    sealed_run_ahead: Annotated[
+        int | None, typer.Option(help="The same in sealed mode, where the device may decide otherwise. [4]")
+    ] = None,
     kv_tokens: Annotated[
         int | None, typer.Option(help="Tokens in the KV cache, all sessions. [16384; with vllm on a GPU what it holds]")
     ] = None,
@@ -188,6 +191,7 @@ async def _serve(settings: ServerConfig, exit_with_stdin: bool) -> None:
         tracer=tracer,
         window=settings.window,
         run_ahead=settings.run_ahead,
+        sealed_run_ahead=settings.sealed_run_ahead,
         step_tokens=settings.step_tokens,
         resume_seconds=settings.resume_seconds,
         idle_seconds=settings.idle_seconds,

@@ -18,6 +18,7 @@ _WHOLE: Final = {
     "window": (1, 4096),
     "max_block": (1, 256),
     "run_ahead": (0, 4096),
+    "sealed_run_ahead": (0, 4096),
     "kv_tokens": (64, 2**31),
     "context": (64, 2**22),
     "step_tokens": (8, 65_536),
@@ -59,6 +60,7 @@ class ServerConfig:
         window: Unverified tokens that a session may have in flight.
         max_block: Draft tokens in one frame.
         run_ahead: Tokens that the cloud may settle by itself beyond what a device has acknowledged; 0 is off.
+        sealed_run_ahead: The same in sealed mode, where the device may have another word for each of them.
         kv_tokens: Tokens that the KV cache holds, all sessions together; None takes 16,384, and on a GPU what it holds.
         context: Most tokens of prompt and answer; None takes the model's.
         step_tokens: Draft and decoded tokens that one step takes; None measures where a step gets slower.
@@ -86,6 +88,7 @@ class ServerConfig:
     window: int = 32
     max_block: int = 16
     run_ahead: int = 64
+    sealed_run_ahead: int = 4
     kv_tokens: int | None = None
     context: int | None = None
     step_tokens: int | None = None

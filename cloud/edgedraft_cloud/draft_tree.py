@@ -1,7 +1,8 @@
 """The verifier's copy of a session's unverified draft tree: pure, bounded, and checked before it grows.
 
 Nodes are numbered from 1 in the order in which they arrive within an epoch. Only nodes that still agree with what is
-settled are kept; a number without a node is a dead one, and what hangs on it is dropped.
+settled are kept; a number without a node is a dead one, and what hangs on it is dropped. A *given* token is decided by
+the device: where it contradicts a settled one that the device has not acknowledged, that one gives way (a *veto*).
 """
 
 from __future__ import annotations
@@ -36,18 +37,28 @@ class Received:
 
     Attributes:
         fresh: Tokens that wait for verification now.
-        late: Tokens that agreed with what had been settled before they came.
+        late: Draft tokens that agreed with what had been settled before they came.
+        cut: Position from which settled tokens gave way to a given one, which waits there now; None: none did.
     """
 
     fresh: int = 0
     late: int = 0
+    cut: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The beginning of a block that goes into the tree, by position and token, and where settled tokens give way."""
+
+    line: list[tuple[int, int]]
+    cut: int | None = None
 
 
 class DraftTree:
     """Unverified drafts of one session.
 
     Attributes:
-        settled: Settled token ids; grows by `settle` only.
+        settled: Settled token ids; they grow by `settle`, and give way to `cut` and to given tokens.
         epoch: Newest epoch seen.
         last_block: Newest block seen.
         pending: Nodes that wait for verification.
@@ -63,7 +74,7 @@ class DraftTree:
         self._roots: dict[int, Node] = {}
         self._passed: deque[int] = deque()
 
-    def receive(self, draft: pb.Draft, window: int) -> Received:
+    def receive(self, draft: pb.Draft, window: int, final: int = 0) -> Received:
         """Take a block that `wire.check_draft` has passed.
 
         One of an older epoch is dropped, as is what hangs on a node that the target has left.
@@ -71,36 +82,59 @@ class DraftTree:
         Args:
             draft: The block, newer than the last one.
             window: Nodes that may be pending.
+            final: How many settled positions no given token may change any more.
 
         Raises:
             InvalidInput: An unknown parent, a position that is not the parent's plus one, a token that is already a
-                child there, or more pending nodes than the window; the tree is unchanged.
+                child there, a given token that contradicts a final one, or more pending nodes than the window; the tree
+                is unchanged.
         """
         if draft.epoch < self.epoch:
             self.last_block = draft.block
             return Received()
         new_epoch = draft.epoch > self.epoch
-        parent = None if new_epoch else self._parent(draft)
-        dead = isinstance(parent, int)
-        start = draft.position
+        found = None if new_epoch else self._parent(draft)
+        dead = isinstance(found, int)
+        parent = found if isinstance(found, Node) else None
         if not dead:
-            self._check_position(start, parent if isinstance(parent, Node) else None)
+            self._check_position(draft.position, parent)
             if new_epoch and draft.HasField("parent") and draft.parent:
                 raise InvalidInput(
                     "draft.parent", f"is {draft.parent} in the first block of an epoch", "start at the settled tokens"
                 )
-        plan = [] if dead else self._agreeing(draft, parent if isinstance(parent, Node) else None, new_epoch)
-        fresh = sum(1 for position, _ in plan if position >= len(self.settled))
-        pending = 0 if new_epoch else self.pending
+        flags = given_flags(draft)
+        plan = _Plan([]) if dead else self._plan(draft, flags, parent, new_epoch, final)
+        end = len(self.settled) if plan.cut is None else plan.cut
+        fresh = sum(1 for position, _ in plan.line if position >= end)
+        pending = 0 if new_epoch or plan.cut is not None else self.pending
         if pending + fresh > window:
             raise InvalidInput(
                 "draft.tokens", f"make {pending + fresh} unverified tokens, the window is {window}", "wait for verdicts"
             )
         if new_epoch:
             self._begin(draft.epoch)
+        if plan.cut is not None:
+            self.cut(plan.cut)
         self.last_block = draft.block
-        self._grow(draft, plan, parent if isinstance(parent, Node) else None)
-        return Received(fresh, len(plan) - fresh)
+        self._grow(draft, plan.line, flags, parent)
+        late = len(plan.line) - fresh
+        return Received(fresh, late - sum(flags[:late]), plan.cut)
+
+    @property
+    def given_next(self) -> int | None:
+        """The given token at the next position, where there is one."""
+        return next((node.token for node in self._roots.values() if node.given), None)
+
+    def cut(self, position: int) -> None:
+        """Take back what is settled from a position on, and all that hangs on it."""
+        for node in self._roots.values():
+            self._forget(node)
+        self._roots = {}
+        del self.settled[position:]
+        for number in self._passed:
+            if self._nodes[number].position >= position:
+                del self._nodes[number]
+        self._passed = deque(number for number in self._passed if number in self._nodes)
 
     def settle(self, token: int) -> None:
         """The target put `token` at the next position: go down that branch, if it is there, and drop the others."""
@@ -152,24 +186,34 @@ class DraftTree:
                 "follow without a gap",
             )
 
-    def _agreeing(self, draft: pb.Draft, parent: Node | None, new_epoch: bool) -> list[tuple[int, int]]:
-        """Positions and tokens of the block's beginning that agrees with what is settled."""
-        plan: list[tuple[int, int]] = []
+    def _plan(self, draft: pb.Draft, flags: Sequence[bool], parent: Node | None, new_epoch: bool, final: int) -> _Plan:
+        """The block's beginning that agrees with what is settled, or has the last word on it."""
+        line: list[tuple[int, int]] = []
+        cut: int | None = None
         children: dict[int, Node] = {} if new_epoch else self._roots
         if parent is not None and parent.position >= len(self.settled):
             children = parent.children
-        for position, token in enumerate(draft.tokens, draft.position):
-            if position < len(self.settled):
+        for index, token in enumerate(draft.tokens):
+            position = draft.position + index
+            if cut is None and position < len(self.settled):
                 if self.settled[position] != token:
-                    break
-            else:
+                    if not flags[index]:
+                        break
+                    if position < final:
+                        raise InvalidInput(
+                            "draft.given",
+                            f"decides position {position}, {final} are acknowledged",
+                            "decide before that",
+                        )
+                    cut = position
+            elif cut is None:
                 if token in children:
                     raise InvalidInput(
                         "draft.tokens", f"repeat a token that follows position {position - 1} already", "send it once"
                     )
                 children = {}
-            plan.append((position, token))
-        return plan
+            line.append((position, token))
+        return _Plan(line, cut)
 
     def _begin(self, epoch: int) -> None:
         self.epoch = epoch
@@ -179,12 +223,13 @@ class DraftTree:
         self._roots = {}
         self._passed.clear()
 
-    def _grow(self, draft: pb.Draft, plan: Sequence[tuple[int, int]], parent: Node | None) -> None:
-        flags = given_flags(draft)
+    def _grow(
+        self, draft: pb.Draft, line: Sequence[tuple[int, int]], flags: Sequence[bool], parent: Node | None
+    ) -> None:
         children = self._roots
         if parent is not None and parent.position >= len(self.settled):
             children = parent.children
-        for index, (position, token) in enumerate(plan):
+        for index, (position, token) in enumerate(line):
             node = Node(self._count + index + 1, token, position, flags[index], {})
             self._nodes[node.number] = node
             if position < len(self.settled):

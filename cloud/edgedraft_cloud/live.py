@@ -6,14 +6,19 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from edgedraft.errors import InvalidInput
 from edgedraft.wire import verify_pb2 as pb
 from edgedraft_cloud.engines.base import Sampling
+from edgedraft_cloud.planner import Part
 from edgedraft_cloud.session import Session, State, merge_verdicts
 from edgedraft_cloud.tenants import Tenant
 from edgedraft_cloud.tracing import SessionTrace
+
+_ODD: Final = 0x9E3779B97F4A7C15
+"""2⁶⁴ over the golden ratio: its multiples lie far apart (Knuth, The Art of Computer Programming 3, section 6.4)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -33,6 +38,7 @@ class LiveSession:
         handle: The stream that serves it; None while its device is away.
         detached_at: When its device went away.
         in_engine: Whether the engine holds it.
+        part: Its part of the step that is under way.
     """
 
     session: Session
@@ -47,11 +53,20 @@ class LiveSession:
     handle: SessionHandle | None = None
     detached_at: float = 0.0
     in_engine: bool = False
+    part: Part | None = None
+    _openings: int = 0
 
     @property
     def is_away(self) -> bool:
         """Whether its device was there and is gone; one that is just coming is neither."""
         return self.handle is None and self.detached_at > 0
+
+    def next_sampling(self) -> Sampling:
+        """How the engine that opens it now is to draw: a seed must not draw again what it has drawn before."""
+        seed, self._openings = self.sampling.seed, self._openings + 1
+        if seed is None or self._openings == 1:
+            return self.sampling
+        return replace(self.sampling, seed=(seed + self._openings * _ODD) % (1 << 64))
 
     def attach(self, handle: SessionHandle) -> None:
         """Let a new stream serve it, under a new token."""
@@ -104,7 +119,10 @@ class SessionHandle:
         self.live.heard_at = now
         # Also where the session has finished meanwhile and the device did not wait to hear it.
         self._over |= frame.HasField("close")
-        self.live.session.receive(frame, now)
+        verdict = self.live.session.receive(frame, now)
+        if verdict is not None:
+            verdict.window = self._window
+            self.tell(verdict)
         self._changed_session(self.live)
         self._wake.set()
 
@@ -163,6 +181,7 @@ class SessionHandle:
         """Send a verdict, unless the stream has failed: who comes back is told what it does not hold."""
         if not self.is_open:
             return
+        self._window = verdict.window
         self._verdict = verdict if self._verdict is None else merge_verdicts(self._verdict, verdict)
         self._wake.set()
 

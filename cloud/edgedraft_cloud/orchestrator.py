@@ -17,10 +17,11 @@ from typing import Final
 from edgedraft.errors import InvalidInput, Overloaded, Unauthenticated, VerifierUnavailable
 from edgedraft.wire import verify_pb2 as pb
 from edgedraft_cloud.admission import check_request, new_session, sampling_of
-from edgedraft_cloud.engines.base import Engine, Outcome, SessionId, Step
+from edgedraft_cloud.engines.base import Engine, Outcome, Step, Work
 from edgedraft_cloud.gather import Gathering
 from edgedraft_cloud.live import LiveSession, SessionHandle
 from edgedraft_cloud.metrics import Metrics
+from edgedraft_cloud.occupancy import RESTART_AFTER, RETRY_AFTER, Occupancy
 from edgedraft_cloud.planner import Part, Planner
 from edgedraft_cloud.registry import Registry
 from edgedraft_cloud.session import State
@@ -32,10 +33,6 @@ from edgedraft_cloud.tracing import Tracer
 
 logger = logging.getLogger(__name__)
 
-RETRY_AFTER: Final = 2.0
-"""Seconds after which a refused device should try again."""
-RESTART_AFTER: Final = 5.0
-"""The same where the engine is being started again."""
 TIDY_SECONDS: Final = 1.0
 
 _REASONS: Final = {
@@ -55,6 +52,7 @@ class Orchestrator:
         tracer: Where spans go.
         window: Unverified tokens that a session may have in flight at most.
         run_ahead: Tokens that the cloud may settle beyond what the device has acknowledged; 0 is off.
+        sealed_run_ahead: The same in sealed mode, where the device may have another word for each of them.
         step_tokens: Rows that a step has at most; None: what the engine says, or else what is measured at the start.
         resume_seconds: How long a session waits for a device that went away.
         idle_seconds: How long a session may go without a frame of its device.
@@ -71,16 +69,18 @@ class Orchestrator:
         tracer: Tracer | None = None,
         window: int = 32,
         run_ahead: int = 64,
+        sealed_run_ahead: int = 4,
         step_tokens: int | None = None,
         resume_seconds: float = 60.0,
         idle_seconds: float = 600.0,
         session_seconds: float = 3600.0,
-        modes: Collection[pb.Mode] = (pb.MODE_OPEN,),
+        modes: Collection[pb.Mode] = (pb.MODE_SEALED, pb.MODE_CLOAKED, pb.MODE_OPEN),
     ) -> None:
         if window < 1:
             raise InvalidInput("window", f"is {window}", "grant at least 1 token")
-        if run_ahead < 0:
-            raise InvalidInput("run_ahead", f"is {run_ahead}", "use 0 (off) or more")
+        for name, ahead in (("run_ahead", run_ahead), ("sealed_run_ahead", sealed_run_ahead)):
+            if ahead < 0:
+                raise InvalidInput(name, f"is {ahead}", "use 0 (off) or more")
         info = engine.info
         self._engine = engine
         self._tenants = Tenants.anyone() if tenants is None else tenants
@@ -88,6 +88,7 @@ class Orchestrator:
         self._tracer = Tracer.off() if tracer is None else tracer
         self._window = window
         self._run_ahead = run_ahead
+        self._sealed_run_ahead = sealed_run_ahead
         self._resume_seconds = resume_seconds
         self._idle_seconds = idle_seconds
         self._session_seconds = session_seconds
@@ -97,8 +98,8 @@ class Orchestrator:
         self._supervisor = Supervisor(engine, self._metrics, self._times if room is None else None)
         self._planner = Planner(self._times, window)
         self._gathering = Gathering(self._times)
+        self._occupancy = Occupancy(engine, self._planner)
         self._sessions = Registry()
-        self._parts: dict[SessionId, Part] = {}
         self._batch = 0
         self._under_way = False
         self._flush_at: asyncio.TimerHandle | None = None
@@ -175,7 +176,8 @@ class Orchestrator:
         if kept is not None:
             return await self._reattach(kept, message, tenant, device)
         self._check_room(known)
-        session = new_session(message, self._engine.info, window=self._window, run_ahead=self._run_ahead)
+        run_ahead = self._sealed_run_ahead if message.mode == pb.MODE_SEALED else self._run_ahead
+        session = new_session(message, self._engine.info, window=self._window, run_ahead=run_ahead)
         live = LiveSession(
             session,
             known,
@@ -186,7 +188,7 @@ class Orchestrator:
         )
         self._sessions.add(live)
         try:
-            await self._enter_engine(live)
+            await self._occupancy.enter(live)
         except BaseException:
             self._forget(live, "refused")
             raise
@@ -241,41 +243,16 @@ class Orchestrator:
         if tuple(message.prompt) != session.prompt:
             raise InvalidInput("open.prompt", "is not that of the session to resume", "send the same Open again")
         session.resume(message.resume_tokens)
-        if not live.in_engine:
+        if not live.in_engine or session.unread:
             live.detached_at = 0.0  # it is not away any more, only not attached yet
             try:
-                await self._enter_engine(live)
+                await self._occupancy.enter(live)
             except BaseException:
                 live.detached_at = time.monotonic()
                 raise
         self._metrics.resumed(tenant)
         logger.info("session resumed", extra={"session": session.id, "tenant": tenant, "device": device})
         return self._attach(live, len(message.resume_tokens))
-
-    async def _enter_engine(self, live: LiveSession) -> None:
-        session = live.session
-        if session.state is State.FINISHED:
-            return
-        live.in_engine = True
-        self._planner.join(session, live.tenant, background=live.background)
-        try:
-            await self._engine.open(session.id, session.text, live.sampling, live.tenant.name)
-        except BaseException:
-            # The device may have left meanwhile, and the engine may have taken the session already.
-            self._leave_engine(live)
-            if live.handle is not None:
-                # A further stream has come in the meantime and counted on this one's opening.
-                live.handle.fail(VerifierUnavailable("the session could not be taken up; try again", RETRY_AFTER))
-            raise
-        if not live.in_engine:
-            raise VerifierUnavailable("the verifier's engine died; try again in a moment", RESTART_AFTER)
-
-    def _leave_engine(self, live: LiveSession) -> None:
-        if live.in_engine:
-            live.in_engine = False
-            self._engine.release(live.session.id)
-        self._planner.leave(live.session.id)
-        self._parts.pop(live.session.id, None)
 
     def _attach(self, live: LiveSession, held: int) -> SessionHandle:
         if live.handle is not None:
@@ -303,7 +280,7 @@ class Orchestrator:
         session = live.session
         if not self._sessions.remove(live):
             return
-        self._leave_engine(live)
+        self._occupancy.leave(live)
         live.trace.end(reason)
         if reason == "refused":
             return
@@ -323,10 +300,16 @@ class Orchestrator:
 
     def _update(self, live: LiveSession) -> None:
         """Something changed for a session: let it wait for a step if it has something to do."""
-        if live.session.state is State.FINISHED:
+        if not live.session.needs_engine:
             # A reader that takes its time must not hold the engine's memory.
-            self._leave_engine(live)
-        elif live.handle is not None and live.handle.is_open and live.in_engine:
+            self._occupancy.leave(live)
+        elif live.handle is None or not live.handle.is_open:
+            pass
+        elif live.session.unread and self._supervisor.ready:
+            self._occupancy.begin_again(live)
+        elif live.session.unread:
+            live.handle.fail(VerifierUnavailable("the verifier is loading its model; try again", RESTART_AFTER))
+        elif live.in_engine:
             self._planner.update(live.session.id)
             wait = self._gathering.changed(live.session)
             if wait is not None:
@@ -355,7 +338,9 @@ class Orchestrator:
         self._gathering.begun()
         parts = self._planner.plan(now)
         if parts:
-            self._parts.update((part.work.session, part) for part in parts)
+            for part in parts:
+                if (live := self._sessions.get(part.work.session)) is not None:
+                    live.part = part
             self._batch = self._engine.submit([part.work for part in parts])
             self._under_way = True
         elif (wait := self._planner.next_refill(now)) is not None:
@@ -372,14 +357,14 @@ class Orchestrator:
         self._supervisor.lost(error)
         if error.retry_after is None:
             error.retry_after = RESTART_AFTER
-        self._parts.clear()
         self._under_way = False
         self._batch = 0
         for live in self._sessions:
             live.in_engine = False
+            live.part = None
             live.session.lose_work()
             self._planner.leave(live.session.id)
-            if live.handle is not None and live.session.state is not State.FINISHED:
+            if live.handle is not None and live.session.needs_engine:
                 live.handle.go_away(RESTART_AFTER)
                 live.handle.fail(error)
 
@@ -388,8 +373,10 @@ class Orchestrator:
         done = []
         for outcome in step.outcomes:
             live = self._sessions.get(outcome.session)
-            if live is not None and live.in_engine:
-                done.append((live, outcome, self._apply(live, outcome, step, now)))
+            if live is not None and live.in_engine and not live.session.unread:
+                part, live.part = live.part or Part(Work(outcome.session), 0.0), None
+                self._apply(live, outcome, part, step, now)
+                done.append((live, outcome, part))
         if not self._under_way or step.batch >= self._batch:
             self._under_way = False
             wait = self._gathering.ended((live.session for live, *_ in done if live.handle is not None), now)
@@ -403,41 +390,38 @@ class Orchestrator:
             self._times.earned(step.tokens, sum(len(outcome.tokens) for outcome in step.outcomes), step.seconds)
         drafting = sum(outcome.judged > 0 for outcome in step.outcomes)
         self._metrics.step(step, drafting=drafting, decoding=len(step.outcomes) - drafting)
-        for live, outcome, waited in done:
+        for live, outcome, part in done:
             for record in (partial(self._metrics.verdict, live.tenant.name), live.trace.step):
                 record(
-                    queue_seconds=waited,
+                    queue_seconds=part.waited,
                     verify_seconds=step.seconds,
-                    judged=outcome.judged,
-                    accepted=outcome.accepted,
+                    judged=part.work.drafts(outcome.judged),
+                    accepted=part.work.drafts(outcome.accepted),
                     settled=len(outcome.tokens),
                 )
 
-    def _apply(self, live: LiveSession, outcome: Outcome, step: Step, now: float) -> float:
-        """Let a session take its outcome; how long its drafts had waited for the step."""
+    def _apply(self, live: LiveSession, outcome: Outcome, part: Part, step: Step, now: float) -> None:
+        """Let a session take the outcome of its part."""
         session = live.session
-        part = self._parts.pop(session.id, None)
-        waited = part.waited if part is not None else 0.0
         if outcome.error is not None:
             self._drop(live, outcome.error)
-            return waited
+            return
         if session.state is State.FINISHED:
-            return waited
+            return
         try:
-            verdict = session.apply(outcome, now=now, queue_seconds=waited, verify_seconds=step.seconds)
+            verdict = session.apply(outcome, now=now, queue_seconds=part.waited, verify_seconds=step.seconds)
         except Exception as error:  # noqa: BLE001  its stream raises it; the others have no part in it
             self._drop(live, error)
-            return waited
+            return
         self._planner.settle(session.id, len(outcome.tokens), outcome.judged + 1, now)
         if live.handle is not None:
             verdict.window = self._planner.window(live.tenant)
             live.handle.tell(verdict)
         self._update(live)
-        return waited
 
     def _drop(self, live: LiveSession, error: Exception) -> None:
         """A session cannot go on in the engine; its device may come back and have it opened anew."""
-        self._leave_engine(live)
+        self._occupancy.leave(live)
         live.session.lose_work()
         if live.handle is not None:
             live.handle.fail(error)
@@ -490,6 +474,7 @@ class Orchestrator:
     async def close(self) -> None:
         """Stop the engine; sessions that are still live fail."""
         self._draining = True
+        await self._occupancy.close()
         for task in self._tasks:
             task.cancel()
         if self._tasks:

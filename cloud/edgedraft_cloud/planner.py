@@ -22,6 +22,8 @@ QUEUE_SHARE: Final = 1.0
 """How long drafts may wait for their step, in steps: windows shrink so that not more of them pile up."""
 ROWS_A_TOKEN: Final = 4
 """Rows for which a session is charged a token at least: three wrong drafts of four are within what honest ones need."""
+REREAD_ROWS: Final = 32
+"""Rows for which a session is charged that is opened again: a page of the KV cache at most is read another time."""
 _DRAFTING: Final = 0
 _DECODING: Final = 1
 _BACKGROUND: Final = 1
@@ -126,6 +128,19 @@ class Planner:
         # A fair share is one of verified tokens; but who drafts next to nothing right must not get the house for it.
         self._queue.charge(session, max(tokens, rows / ROWS_A_TOKEN) - member.charged)
         member.charged = 0
+        self.meter(member.tenant, tokens, now)
+
+    def reread(self, session: SessionId, tokens: int, now: float) -> None:
+        """Count that a session is opened again, since its device has decided tokens anew.
+
+        Args:
+            session: Whose.
+            tokens: How many it has decided.
+            now: The time.
+        """
+        member = self._members[session]
+        member.charged = 0  # what was under way for it counts, though nothing comes of it
+        self._queue.charge(session, tokens + REREAD_ROWS / ROWS_A_TOKEN)
         self.meter(member.tenant, tokens, now)
 
     # ------------------------------------------------------------ rates

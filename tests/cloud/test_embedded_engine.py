@@ -6,6 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
+from given_law import check_law
 
 from edgedraft.errors import InvalidInput, ModelNotFound, Overloaded, VerifierUnavailable
 from edgedraft.runtime.compiled import CompiledModel
@@ -178,6 +179,41 @@ async def test_given_tokens_are_taken_as_they_stand(make, plain):
     given = (plain(text, 1)[0] + 1) % engine.info.vocab_size
     outcomes = await step(engine, Work("s", (given,), (True,)))
     assert outcomes["s"].tokens == (given, *plain([*text, given], 1))
+
+
+async def test_given_tokens_among_drafts_settle_what_a_naive_target_would(make):
+    engine = await make(max_sessions=16)
+    assert await check_law(engine, PROMPTS[:3], rounds=6, block=5, seed=0) > 10
+
+
+async def test_one_that_is_opened_again_at_once_reads_only_what_is_new(make, plain):
+    engine = await make()
+    text = [*LONG, *plain(LONG, 1)]
+    await first(engine, s=LONG, other=PROMPTS[0])
+    engine.submit([Work("s"), Work("other")])
+    other = (plain(text, 1)[0] + 1) % engine.info.vocab_size
+    engine.release("s")
+    await engine.open("s", [*text, other], GREEDY, "acme")
+    read, found = 0, []
+    while not any(outcome.session == "s" for outcome in found):
+        done = await engine.step()
+        read += done.prompt_tokens
+        found += done.outcomes
+    assert [outcome.tokens for outcome in found if outcome.session == "s"] == [tuple(plain([*text, other], 1))]
+    assert read <= 2
+    engine.submit([Work("s", (5,))])
+    assert (await outcomes_of(engine, ["s"]))["s"].judged == 1
+
+
+async def test_what_was_under_way_for_its_former_self_is_not_taken_for_its_own(make, plain):
+    engine = await make()
+    await first(engine, s=PROMPTS[0])
+    for number in range(20):
+        engine.submit([Work("s")])
+        await asyncio.sleep(0.002 * number)  # before, in and after the step
+        engine.release("s")
+        await engine.open("s", PROMPTS[number % 4], GREEDY, "acme")
+        assert (await outcomes_of(engine, ["s"]))["s"].tokens == tuple(plain(PROMPTS[number % 4], 1))
 
 
 async def test_a_seed_fixes_the_draws(make):

@@ -201,7 +201,7 @@ async def test_a_silent_device_and_an_old_session_are_ended(make):
 
 REFUSED = {
     "open.model": {"model": "another"},
-    "open.mode": {"mode": pb.MODE_SEALED},
+    "open.mode": {"mode": pb.MODE_UNSPECIFIED},
     "open.resume_token": {"resume_token": b"x" * 65},
     "open.resume_tokens": {"resume_tokens": [5], "resume_position": 1},
     "open.resume_position": {"resume_token": b"x", "resume_tokens": [5]},

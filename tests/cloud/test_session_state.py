@@ -185,7 +185,7 @@ REFUSED = {
     "frame.settled": (pb.ClientFrame(settled=2), "only 1 are"),
     "frame.open": (pb.ClientFrame(open=pb.Open()), "a second time"),
     "draft.given": (draft(1, given=b"\x01"), "the target decides all"),
-    "draft.epoch": (draft(1, epoch=2), "after 1 verdicts and 0 resumes"),
+    "draft.epoch": (draft(1, epoch=2), "after 1 settled tokens and 0 resumes"),
     "draft.block": (draft(1, block=0), "is 0"),
     "draft.tokens": (draft(*[1] * 5), "holds 1 to 4"),
     "draft.tokens ": (draft(), "has 0 tokens"),
@@ -219,11 +219,11 @@ def test_a_repeated_child_and_more_than_the_window_are_refused():
         assert caught.value.field == "draft.tokens"
 
 
-def test_an_epoch_needs_a_verdict_each():
+def test_an_epoch_needs_a_settled_token_each():
     session = begun()
     session.receive(draft(8), 0.0)
     step(session, 9)
-    with pytest.raises(InvalidInput, match="is 3 after 2 verdicts"):
+    with pytest.raises(InvalidInput, match="is 3 after 2 settled tokens"):
         session.receive(draft(1, block=2, epoch=3, position=2), 0.0)
     session.receive(draft(1, block=2, epoch=2, position=2), 0.0)
 
@@ -378,7 +378,7 @@ def test_each_coming_back_frees_an_epoch_and_a_window():
     for block in range(1, 7):
         session.receive(draft(8, 9, block=block, epoch=block - 1), 0.0)
         session.resume([FIRST])
-    with pytest.raises(InvalidInput, match="is 8 after 1 verdicts and 6 resumes"):
+    with pytest.raises(InvalidInput, match="is 8 after 1 settled tokens and 6 resumes"):
         session.receive(draft(8, 9, block=7, epoch=8), 0.0)
     session.receive(draft(8, 9, block=7, epoch=7), 0.0)
 
@@ -396,7 +396,7 @@ def test_one_that_is_rebuilt_reads_its_tokens_after_the_prompt_and_may_begin_its
 
 def test_one_that_is_rebuilt_without_tokens_may_begin_its_epoch_too():
     make(restored=()).receive(draft(8, epoch=1, position=0), 0.0)
-    with pytest.raises(InvalidInput, match="after 0 verdicts and 0 resumes"):
+    with pytest.raises(InvalidInput, match="after 0 settled tokens and 0 resumes"):
         make().receive(draft(8, epoch=1, position=0), 0.0)
 
 

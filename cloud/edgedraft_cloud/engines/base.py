@@ -71,6 +71,10 @@ class Work:
     tokens: tuple[int, ...] = ()
     given: tuple[bool, ...] = ()
 
+    def drafts(self, count: int) -> int:
+        """How many of its first `count` tokens are drafts, for the target to judge, and not given."""
+        return count - sum(self.given[:count])
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -79,9 +83,9 @@ class Outcome:
     Attributes:
         session: Whose.
         tokens: Newly settled tokens: the accepted drafts and the one that the target puts after them.
-        accepted: How many of them were drafts.
-        judged: How many draft tokens of the work were put before the target; fewer than it had (even none) where room
-            ran out, which says nothing about the others.
+        accepted: How many of them were tokens of the work.
+        judged: How many tokens of the work, given ones too, were put before the target; fewer than it had (even none)
+            where room ran out, which says nothing about the others.
         error: Why the session cannot go on, or None; then `tokens` is empty.
     """
 
@@ -171,7 +175,10 @@ class Engine(ABC):
 
     @abstractmethod
     def release(self, session: SessionId) -> None:
-        """Forget a session; a work of it that is under way yields no outcome. Unknown ids are ignored."""
+        """Forget a session; a work of it that is under way yields no outcome. Unknown ids are ignored.
+
+        The session may be opened again at once, with another text, which should cost no more than what is new in it.
+        """
 
     @abstractmethod
     async def close(self) -> None:

@@ -11,7 +11,8 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,7 @@ from edgedraft.runtime.compiled import CompiledModel
 from edgedraft.runtime.kv import Feed, KvCache, SequenceId
 from edgedraft.runtime.manifest import Manifest, ModelConfig
 from edgedraft_cloud.engines.base import Engine, EngineInfo, Outcome, Sampling, SessionId, Step, Work
+from edgedraft_cloud.engines.names import Names, session_of
 from edgedraft_cloud.verification import verify
 
 PREFILL_CHUNK: Final = 256
@@ -44,12 +46,12 @@ class _Slot:
 
 @dataclass(slots=True)
 class _Inbox:
-    """What the event loop has handed to the thread."""
+    """What the event loop has handed to the thread, sessions by their names inside."""
 
-    opened: dict[SessionId, tuple[list[int], Sampling]] = field(default_factory=dict)
-    works: dict[SessionId, Work] = field(default_factory=dict)
+    opened: dict[str, tuple[list[int], Sampling]] = field(default_factory=dict)
+    works: dict[str, Work] = field(default_factory=dict)
     batch: int = 0
-    released: list[SessionId] = field(default_factory=list)
+    released: list[str] = field(default_factory=list)
     closing: bool = False
 
     def __bool__(self) -> bool:
@@ -105,6 +107,7 @@ class EmbeddedEngine(Engine):
         self._thread: threading.Thread | None = None
         self._steps: asyncio.Queue[Step | VerifierUnavailable] = asyncio.Queue()
         self._batch = 0
+        self._names = Names()
         self._reserved: dict[SessionId, int] = {}
 
     @property
@@ -121,6 +124,7 @@ class EmbeddedEngine(Engine):
         """
         loop = asyncio.get_running_loop()
         self._inbox, self._steps, self._answered = _Inbox(), asyncio.Queue(), True
+        self._names.clear()
         self._reserved.clear()
         model, cache = await asyncio.to_thread(self._load)
         self._thread = threading.Thread(
@@ -137,14 +141,15 @@ class EmbeddedEngine(Engine):
             raise Overloaded(f"all {self._info.max_sessions} sessions are taken", RETRY_AFTER)
         self._reserved[session] = need
         with self._condition:
-            self._inbox.opened[session] = (list(prompt), sampling)
+            self._inbox.opened[self._names.add(session)] = (list(prompt), sampling)
             self._condition.notify()
 
     def submit(self, works: Sequence[Work]) -> int:
         """Hand over works."""
         self._batch += 1
+        named = {name: work for work in works if (name := self._names.of(work.session)) is not None}
         with self._condition:
-            self._inbox.works.update((work.session, work) for work in works)
+            self._inbox.works.update(named)
             self._inbox.batch = self._batch
             self._condition.notify()
         return self._batch
@@ -159,19 +164,24 @@ class EmbeddedEngine(Engine):
         if isinstance(result, VerifierUnavailable):
             self._steps.put_nowait(result)  # whoever asks again learns the same
             raise result
+        outcomes = []
         for outcome in result.outcomes:
-            if outcome.session in self._reserved:
-                self._reserved[outcome.session] += len(outcome.tokens)
-        return result
+            session = self._names.session(outcome.session)
+            if session is not None:
+                self._reserved[session] += len(outcome.tokens)
+                outcomes.append(replace(outcome, session=session))
+        return replace(result, outcomes=tuple(outcomes))
 
     def release(self, session: SessionId) -> None:
         """Forget a session."""
-        if self._reserved.pop(session, None) is None:
+        name = self._names.drop(session)
+        if name is None:
             return
+        del self._reserved[session]
         with self._condition:
-            self._inbox.opened.pop(session, None)
-            self._inbox.works.pop(session, None)
-            self._inbox.released.append(session)
+            self._inbox.opened.pop(name, None)
+            self._inbox.works.pop(name, None)
+            self._inbox.released.append(name)
             self._condition.notify()
 
     async def close(self) -> None:
@@ -225,8 +235,8 @@ class _Worker:
     def __init__(self, model: CompiledModel, cache: KvCache) -> None:
         self._model = model
         self._cache = cache
-        self._slots: dict[SessionId, _Slot] = {}
-        self._works: dict[SessionId, Work] = {}
+        self._slots: dict[str, _Slot] = {}
+        self._works: dict[str, Work] = {}
         self._batch = 0
         self._evicted = 0
 
@@ -237,20 +247,12 @@ class _Worker:
 
     def round(self, inbox: _Inbox) -> Step | None:
         """Take in orders, read a piece of the waiting prompts, and step all sessions that have a work and can."""
-        for session in inbox.released:
-            self._works.pop(session, None)
-            slot = self._slots.pop(session, None)
+        self._come_and_go(inbox)
+        for name, work in inbox.works.items():
+            slot = self._slots.pop(name, None)
             if slot is not None:
-                self._cache.free(slot.sequence)
-        for session, (prompt, sampling) in inbox.opened.items():
-            draws = np.random.default_rng(sampling.seed)
-            self._slots[session] = _Slot(self._cache.new_sequence(), prompt, prompt[:-1], sampling, draws)
-            self._works[session] = Work(session)
-        for work in inbox.works.values():
-            slot = self._slots.pop(work.session, None)
-            if slot is not None:
-                self._slots[work.session] = slot  # the ones at the front are those that were idle longest
-                self._works[work.session] = work
+                self._slots[name] = slot  # the ones at the front are those that were idle longest
+                self._works[name] = work
         fresh, self._batch = inbox.batch > self._batch, max(self._batch, inbox.batch)
         started = time.monotonic()
         self._evicted = 0
@@ -269,6 +271,29 @@ class _Worker:
             kv_used=1 - self._cache.free_tokens / self._cache.capacity,
             evicted=self._evicted,
         )
+
+    def _come_and_go(self, inbox: _Inbox) -> None:
+        """Release sessions and open others; one that does both at once keeps the KV of what it begins with still."""
+        back = {session_of(name) for name in inbox.opened}
+        kept: dict[SessionId, _Slot] = {}
+        for name in inbox.released:
+            self._works.pop(name, None)
+            slot = self._slots.pop(name, None)
+            if slot is None:
+                continue
+            if session_of(name) in back:
+                kept[session_of(name)] = slot
+            else:
+                self._cache.free(slot.sequence)
+        for name, (prompt, sampling) in inbox.opened.items():
+            slot = kept.get(session_of(name))
+            sequence = self._cache.new_sequence() if slot is None else slot.sequence
+            if slot is not None:
+                pairs = zip(slot.log[: self._cache.length(sequence)], prompt[:-1], strict=False)
+                self._cache.truncate(sequence, sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)))
+            unread = prompt[self._cache.length(sequence) : -1]
+            self._slots[name] = _Slot(sequence, prompt, unread, sampling, np.random.default_rng(sampling.seed))
+            self._works[name] = Work(name)
 
     def _read_prompts(self) -> int:
         waiting = [name for name in self._works if self._slots[name].unread]
@@ -297,40 +322,40 @@ class _Worker:
         batch, outcomes = self._admit()
         if not batch:
             return 0, outcomes
-        feeds = [Feed(slot.sequence, [slot.log[-1], *tokens]) for slot, _, tokens in batch]
+        feeds = [Feed(slot.sequence, [slot.log[-1], *tokens]) for _, slot, _, tokens in batch]
         logits = self._model.forward(self._cache, feeds, logits="all")
         row = 0
-        for slot, work, tokens in batch:
+        for name, slot, work, tokens in batch:
             rows = logits[row : row + len(tokens) + 1]
             row += len(tokens) + 1
             settled, accepted = verify(rows, tokens, work.given, slot.sampling, slot.draws)
             self._cache.truncate(slot.sequence, self._cache.length(slot.sequence) - (len(tokens) - accepted))
             slot.log.extend(settled)
-            del self._works[work.session]
-            outcomes.append(Outcome(work.session, tuple(settled), accepted, len(tokens)))
+            del self._works[name]
+            outcomes.append(Outcome(name, tuple(settled), accepted, len(tokens)))
         return row, outcomes
 
-    def _admit(self) -> tuple[list[tuple[_Slot, Work, tuple[int, ...]]], list[Outcome]]:
+    def _admit(self) -> tuple[list[tuple[str, _Slot, Work, tuple[int, ...]]], list[Outcome]]:
         """The works that can go now; where the cache runs out, idle sessions make room, then drafts are left out."""
-        batch: list[tuple[_Slot, Work, tuple[int, ...]]] = []
+        batch: list[tuple[str, _Slot, Work, tuple[int, ...]]] = []
         failed: list[Outcome] = []
         free = self._cache.free_tokens
-        for session, work in list(self._works.items()):
-            slot = self._slots[session]
+        for name, work in list(self._works.items()):
+            slot = self._slots[name]
             if slot.unread:
                 continue
             free += self._evict_idle(len(work.tokens) + 1 - free)
             tokens = work.tokens if len(work.tokens) < free else ()
             if free < 1:
                 if len(slot.log) > self._cache.capacity:
-                    del self._works[session], self._slots[session]
+                    del self._works[name], self._slots[name]
                     free += self._cache.length(slot.sequence)
                     self._cache.free(slot.sequence)
                     error = Overloaded("the verifier's KV cache is full", RETRY_AFTER)
-                    failed.append(Outcome(session, (), 0, error=error))
+                    failed.append(Outcome(name, (), 0, error=error))
                 continue
             free -= len(tokens) + 1
-            batch.append((slot, work, tokens))
+            batch.append((name, slot, work, tokens))
         return batch, failed
 
     def _evict_idle(self, wanted: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from itertools import takewhile
+from itertools import repeat, takewhile
 
 from edgedraft.errors import Overloaded, VerifierUnavailable
 from edgedraft_cloud.engines.base import Engine, EngineInfo, Outcome, Sampling, SessionId, Step, Work
@@ -79,6 +79,9 @@ class ScriptedEngine(Engine):
     def release(self, session: SessionId) -> None:
         """Forget a session."""
         self._logs.pop(session, None)
+        self._opened, self._submitted = (
+            [work for work in works if work.session != session] for works in (self._opened, self._submitted)
+        )
 
     async def close(self) -> None:
         """Forget all."""
@@ -94,12 +97,13 @@ class ScriptedEngine(Engine):
     def _judge(self, work: Work) -> Outcome:
         log = self._logs[work.session]
         start = len(log)
-        right = sum(1 for _ in takewhile(lambda token: self._accept(log, token), work.tokens))
+        drafts = zip(work.tokens, work.given or repeat(False), strict=False)
+        right = sum(1 for _ in takewhile(lambda draft: self._accept(log, *draft), drafts))
         log.append(self._target(tuple(log)))
         return Outcome(work.session, tuple(log[start:]), right, len(work.tokens))
 
-    def _accept(self, log: list[int], token: int) -> bool:
-        if self._target(tuple(log)) != token:
+    def _accept(self, log: list[int], token: int, given: bool) -> bool:
+        if not given and self._target(tuple(log)) != token:
             return False
         log.append(token)
         return True

@@ -13,6 +13,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Final, Self
 
@@ -82,12 +83,25 @@ class StepTime:
         return self.roofline.seconds(rows) * (1 + self.jitter * draw)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Replay:
-    """A session: the token at each position of what it generates, and how far it is."""
+    """A session since it was opened: the token at each position of what it generates, and how far it is."""
 
     at: Callable[[int], int]
     position: int = 0
+
+    def judge(self, work: Work) -> Outcome:
+        """What the recording says to a work; given tokens stand, and it goes on behind them as if they were its own."""
+        settled: list[int] = []
+        for index, token in enumerate(work.tokens):
+            given = bool(work.given) and work.given[index]
+            if not given and token != self.at(self.position + index):
+                break
+            settled.append(token)
+        accepted = len(settled)
+        settled.append(self.at(self.position + accepted))
+        self.position += len(settled)
+        return Outcome(work.session, tuple(settled), accepted, judged=len(work.tokens))
 
 
 class TraceEngine(Engine):
@@ -121,8 +135,9 @@ class TraceEngine(Engine):
     def _reset(self) -> None:
         self._draws = random.Random(self._seed)
         self._sessions: dict[SessionId, _Replay] = {}
-        self._opened: list[SessionId] = []
-        self._batches: deque[tuple[int, list[Work]]] = deque()
+        # With the session as it was then: one that is released and opened again is another.
+        self._opened: list[tuple[Work, _Replay]] = []
+        self._batches: deque[tuple[int, list[tuple[Work, _Replay]]]] = deque()
         self._submitted = 0
         self._taken = 0
         self._wanted = asyncio.Event()
@@ -145,14 +160,15 @@ class TraceEngine(Engine):
         """
         if len(self._sessions) >= self._info.max_sessions:
             raise Overloaded(f"all {self._info.max_sessions} sessions are taken", RETRY_AFTER)
-        self._sessions[session] = self._replay(tuple(prompt))
-        self._opened.append(session)
+        replay = self._sessions[session] = self._replay(tuple(prompt))
+        self._opened.append((Work(session), replay))
         self._wanted.set()
 
     def submit(self, works: Sequence[Work]) -> int:
         """Hand over a batch."""
         self._submitted += 1
-        self._batches.append((self._submitted, list(works)))
+        known = [(work, replay) for work in works if (replay := self._sessions.get(work.session)) is not None]
+        self._batches.append((self._submitted, known))
         self._wanted.set()
         return self._submitted
 
@@ -161,10 +177,10 @@ class TraceEngine(Engine):
         await self._wanted.wait()
         loop = asyncio.get_running_loop()
         started = loop.time()
-        opened = [Work(session) for session in self._opened]
+        opened = list(self._opened)
         number, batch = self._batches[0] if self._batches else (self._taken, [])
         works = opened + batch
-        rows = sum(len(work.tokens) + 1 for work in works)
+        rows = sum(len(work.tokens) + 1 for work, _ in works)
         await asyncio.sleep(self._time.seconds(rows, self._draws.random()))
         # Taken only now, so that a step that is cancelled has not happened.
         del self._opened[: len(opened)]
@@ -173,7 +189,7 @@ class TraceEngine(Engine):
             self._batches.popleft()
         if not self._opened and not self._batches:
             self._wanted.clear()
-        outcomes = tuple(self._judge(work) for work in works if work.session in self._sessions)
+        outcomes = tuple(replay.judge(work) for work, replay in works if replay is self._sessions.get(work.session))
         return Step(self._taken, outcomes, tokens=rows, seconds=loop.time() - started)
 
     def release(self, session: SessionId) -> None:
@@ -186,36 +202,20 @@ class TraceEngine(Engine):
 
     # ------------------------------------------------------------ inside
 
-    def _judge(self, work: Work) -> Outcome:
-        session = self._sessions[work.session]
-        settled: list[int] = []
-        for index, token in enumerate(work.tokens):
-            given = bool(work.given) and work.given[index]
-            if not given and token != session.at(session.position + index):
-                break
-            settled.append(token)
-        accepted = len(settled)
-        settled.append(session.at(session.position + accepted))
-        session.position += len(settled)
-        return Outcome(work.session, tuple(settled), accepted, judged=len(work.tokens))
-
     def _replay(self, prompt: tuple[int, ...]) -> _Replay:
         if self._traces is None:
             start = len(prompt)
             return _Replay(lambda position: any_token(start + position))
-        trace = self._traces.traces.get(prompt)
-        if trace is not None:
-            return _Replay(_then_end(trace.tokens, self._traces))
-        # A session that goes on comes with what was settled before.
-        for trace in self._traces.traces.values():
-            start = len(trace.prompt)
-            if prompt[:start] == trace.prompt and trace.tokens[: len(prompt) - start] == prompt[start:]:
-                return _Replay(_then_end(trace.tokens, self._traces), len(prompt) - start)
-        raise InvalidInput(
-            "open.prompt",
-            "is not in the trace that this verifier replays",
-            "ask what was recorded, or serve a real engine",
-        )
+        # A session that goes on comes with what was settled before, given tokens among it.
+        known = [trace for trace in self._traces.traces.values() if prompt[: len(trace.prompt)] == trace.prompt]
+        if not known:
+            raise InvalidInput(
+                "open.prompt",
+                "is not in the trace that this verifier replays",
+                "ask what was recorded, or serve a real engine",
+            )
+        trace = max(known, key=lambda trace: _agreeing((*trace.prompt, *trace.tokens), prompt))
+        return _Replay(_then_end(trace.tokens, self._traces), len(prompt) - len(trace.prompt))
 
 
 def make_trace_engine(settings: ServerConfig) -> TraceEngine:
@@ -234,6 +234,11 @@ def make_trace_engine(settings: ServerConfig) -> TraceEngine:
         max_block=settings.max_block,
         context=settings.context,
     )
+
+
+def _agreeing(first: Sequence[int], second: Sequence[int]) -> int:
+    """How many tokens both begin with."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
 
 
 def _then_end(tokens: Sequence[int], traces: TraceFile) -> Callable[[int], int]:

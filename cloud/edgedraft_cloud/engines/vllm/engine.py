@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from edgedraft.errors import InvalidInput, ModelError, Overloaded, VerifierUnavailable
 from edgedraft_cloud.engines.base import Engine, EngineInfo, Outcome, Sampling, SessionId, Step, Work
+from edgedraft_cloud.engines.names import Names, session_of
 from edgedraft_cloud.engines.vllm import hooks, launch
 from edgedraft_cloud.engines.vllm.messages import pack_works, unpack_step
 from edgedraft_cloud.engines.vllm.target import Target
@@ -96,10 +97,8 @@ class VllmEngine(Engine):
         self._client: AsyncMPClient | None = None
         self._dead: VerifierUnavailable | None = None
         self._batch = 0
-        self._opened = 0
         # vLLM may act on the end of a request after the next one came, so that no id may come twice.
-        self._ids: dict[SessionId, str] = {}
-        self._sessions: dict[str, SessionId] = {}
+        self._names = Names()
         self._busy: set[SessionId] = set()
         self._sending: set[asyncio.Task[None]] = set()
         self._getting: asyncio.Task[Any] | None = None
@@ -118,7 +117,9 @@ class VllmEngine(Engine):
         await self.close()
         abandoned = threading.Event()
         try:
-            self._client = await asyncio.to_thread(_start, self._settings, abandoned)
+            client = await asyncio.to_thread(_start, self._settings, abandoned)
+            self._client = client
+            await client.collective_rpc_async(launch.TAKE_GIVEN_TOKENS)
         except asyncio.CancelledError:
             launch.abandon(abandoned)
             raise
@@ -137,14 +138,12 @@ class VllmEngine(Engine):
             raise InvalidInput(
                 "prompt", f"has {len(prompt)} tokens, allowed are 1 to {self._info.context_length - 1}", "shorten it"
             )
-        if session in self._ids:
+        if self._names.of(session) is not None:
             raise InvalidInput("session", f"{session!r} is open already", "take another id")
-        if len(self._ids) >= self._info.max_sessions:
+        if len(self._names) >= self._info.max_sessions:
             raise Overloaded(f"all {self._info.max_sessions} sessions are taken", RETRY_AFTER)
-        self._opened += 1
-        name = f"{session}/{self._opened}"
+        name = self._names.add(session)
         order = client.add_request_async(_request(name, prompt, sampling, salt, room))
-        self._ids[session], self._sessions[name] = name, session
         self._busy.add(session)
         await self._send(order)
 
@@ -161,11 +160,11 @@ class VllmEngine(Engine):
             raise InvalidInput("works", f"have {rows} rows, a step has {self._settings.step_tokens}", "hand over fewer")
         for work in works:
             self._check_work(work)
-        works = [replace(work, session=self._ids[work.session]) for work in works if work.session in self._ids]
-        self._busy.update(self._sessions[work.session] for work in works)
+        named = [replace(work, session=name) for work in works if (name := self._names.of(work.session)) is not None]
+        self._busy.update(session_of(work.session) for work in named)
         self._batch += 1
         # The call is answered after the step that runs now, which nobody should wait for.
-        self._send(client.call_utility_async("scheduler", self._batch, pack_works(works)))
+        self._send(client.call_utility_async("scheduler", self._batch, pack_works(named)))
         return self._batch
 
     async def step(self) -> Step:
@@ -191,10 +190,9 @@ class VllmEngine(Engine):
 
     def release(self, session: SessionId) -> None:
         """Forget a session."""
-        name = self._ids.pop(session, None)
+        name = self._names.drop(session)
         if name is None:
             return
-        del self._sessions[name]
         self._busy.discard(session)
         if self._client is not None and self._dead is None:
             self._send(self._client.abort_requests_async([name]))
@@ -204,8 +202,7 @@ class VllmEngine(Engine):
         client, self._client = self._client, None
         self._dead = None
         self._batch = 0
-        self._ids.clear()
-        self._sessions.clear()
+        self._names.clear()
         self._busy.clear()
         if client is not None:
             await launch.stop(client)
@@ -220,14 +217,14 @@ class VllmEngine(Engine):
             raise InvalidInput("work.tokens", f"has {len(work.tokens)}, at most {most} are taken", "send fewer")
         if not all(0 <= token < vocabulary for token in work.tokens):
             raise InvalidInput("work.tokens", f"has one outside 0 to {vocabulary - 1}", "send ids of this vocabulary")
-        if any(work.given):
-            raise InvalidInput("work.given", "has a given token, and this engine judges every token", "send drafts")
+        if work.given and len(work.given) != len(work.tokens):
+            raise InvalidInput("work.given", f"has {len(work.given)} flags", f"set {len(work.tokens)}, or none")
 
     def _report(self, step: Step) -> Step:
         """The same step, of the sessions that are still open."""
         outcomes: list[Outcome] = []
         for outcome in step.outcomes:
-            session = self._sessions.get(outcome.session)
+            session = self._names.session(outcome.session)
             if session is not None:
                 self._busy.discard(session)
                 outcomes.append(replace(outcome, session=session))

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 SCHEDULER: Final = "edgedraft_cloud.engines.vllm.scheduler.DraftScheduler"
 PROPOSER: Final = "edgedraft_cloud.engines.vllm.worker.NullProposer"
+WORKER_EXTENSION: Final = "edgedraft_cloud.engines.vllm.worker.GivenTokens"
+TAKE_GIVEN_TOKENS: Final = "take_given_tokens"
+"""What is called on it once vLLM runs."""
 PAGE: Final = 32
 """Tokens in a page of a KV cache whose size is set here: the fewest that vLLM's CPU kernels are fast with."""
 CPU_KV_TOKENS: Final = 16_384
@@ -134,9 +137,10 @@ def _plain(settings: Settings, cpu: bool) -> dict[str, Any]:
 
 
 def _drafting(settings: Settings) -> dict[str, Any]:
-    """What makes it take drafts from outside."""
+    """What makes it take drafts and given tokens from outside."""
     return {
         "scheduler_cls": SCHEDULER,
+        "worker_extension_cls": WORKER_EXTENSION,
         "speculative_config": {
             "method": "custom_class",
             "model": PROPOSER,

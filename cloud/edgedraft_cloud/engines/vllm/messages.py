@@ -11,13 +11,16 @@ from edgedraft_cloud.engines.base import Outcome, Step, Work
 ENDED: Final = "ended"
 """A work's session is not there: its context is full (or it was released meanwhile)."""
 
-WorkMessage = tuple[str, list[int]]
+GIVEN: Final = "edgedraft_given"
+"""The attribute of a step's plan in which the scheduler tells the workers, by session, which tokens are given."""
+
+WorkMessage = tuple[str, list[int], list[bool]]
 OutcomeMessage = tuple[str, list[int], int, int]
 
 
 def pack_works(works: Iterable[Work]) -> list[WorkMessage]:
-    """Works as the scheduler takes them: session and draft tokens."""
-    return [(work.session, list(work.tokens)) for work in works]
+    """Works as the scheduler takes them: session, draft tokens, and which of these are given (empty: none)."""
+    return [(work.session, list(work.tokens), list(work.given)) for work in works]
 
 
 def pack_step(

@@ -20,7 +20,7 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
-from edgedraft_cloud.engines.vllm.messages import OutcomeMessage, WorkMessage, pack_step
+from edgedraft_cloud.engines.vllm.messages import GIVEN, OutcomeMessage, WorkMessage, pack_step
 
 SHARED: Final = 8
 """A step with works reads this part of the prompt tokens that another may, and so does the one after it, which the next
@@ -50,6 +50,7 @@ class DraftScheduler(Scheduler):
         dump_input.logger.disabled = True
         self._parked: dict[str, tuple[Request, float]] = {}  # the longest parked first
         self._evicted: dict[str, Request] = {}
+        self._given: dict[str, list[bool]] = {}
         self._batch = 0
         self._reported = 0
         self._ended: list[str] = []
@@ -65,10 +66,12 @@ class DraftScheduler(Scheduler):
     def __call__(self, batch: int, works: Iterable[WorkMessage]) -> None:
         """Take in a batch of works; they are all in the next step but those whose KV has to be built again first."""
         self._batch = batch
-        for session, tokens in works:
+        for session, tokens, given in works:
             if session in self._parked:
                 request, _ = self._parked.pop(session)
                 request.spec_token_ids = list(tokens)
+                if any(given):
+                    self._given[session] = list(given)
                 self.running.append(request)
             elif session in self._evicted:
                 self.waiting.add_request(self._evicted.pop(session))
@@ -107,6 +110,10 @@ class DraftScheduler(Scheduler):
         self.max_num_scheduled_tokens = self._work_rows + self._prompt_tokens // (SHARED if shared else 1)
         self.max_num_active_reqs = len(works) + self._prompt_slots
         output = super().schedule(throttle_prefills)
+        # Beside the drafts, which may have been left out or cut short where room is short.
+        drafted = output.scheduled_spec_decode_tokens
+        setattr(output, GIVEN, {name: given for name, given in self._given.items() if name in drafted})
+        self._given.clear()
         names = {request.request_id for request in works}
         self._work_rows = sum(rows for name, rows in output.num_scheduled_tokens.items() if name in names)
         return output

@@ -1,12 +1,14 @@
-"""What stands in for a draft model in vLLM's worker process: nothing, for the drafts come from outside.
+"""What is ours in vLLM's worker process: a stand-in for a draft model, and given tokens in the rejection sampler.
 
-It is also the place where three faults of vLLM 0.32 are mended, since vLLM makes it early and in the right process.
+The stand-in proposes nothing, for the drafts come from outside. It is also the place where three faults of vLLM 0.32
+are mended, since vLLM makes it early and in the right process.
 """
 
 from __future__ import annotations
 
 import functools
 import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +17,9 @@ from vllm.platforms import current_platform
 from vllm.triton_utils.dispatcher import register_kernels
 from vllm.v1.sample import rejection_sampler
 from vllm.v1.sample.metadata import SamplingMetadata
+from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
+
+from edgedraft_cloud.engines.vllm.messages import GIVEN
 
 
 class NullProposer:
@@ -37,6 +42,67 @@ class NullProposer:
 
     def load_model(self, *_: Any, **__: Any) -> None:
         """There is none."""
+
+
+class GivenTokens:
+    """Becomes a part of vLLM's worker, by the setting `worker_extension_cls`; its names must be new there."""
+
+    model_runner: Any
+
+    def take_given_tokens(self) -> None:
+        """Let the rejection sampler take given tokens as they stand; called once, before the first session."""
+        runner = self.model_runner
+        execute, process = runner.execute_model, runner.rejection_sampler.apply_logits_processors
+        given: dict[str, list[bool]] = {}
+
+        @functools.wraps(execute)
+        def execute_model(scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+            nonlocal given
+            given = getattr(scheduler_output, GIVEN, {})
+            return execute(scheduler_output, *args, **kwargs)
+
+        @functools.wraps(process)
+        def apply_logits_processors(
+            logits: torch.Tensor, sampling: SamplingMetadata, drafts: SpecDecodeMetadata
+        ) -> torch.Tensor:
+            logits = process(logits, sampling, drafts)
+            if given:
+                rows = given_rows(given, runner.input_batch.req_ids, drafts.num_draft_tokens)
+                only(logits, rows, drafts.draft_token_ids)
+            return logits
+
+        runner.execute_model = execute_model
+        runner.rejection_sampler.apply_logits_processors = apply_logits_processors
+
+
+def given_rows(given: Mapping[str, Sequence[bool]], names: Sequence[str], counts: Sequence[int]) -> list[int]:
+    """Rows of given tokens among those of all drafts.
+
+    Args:
+        given: One flag a token, of sessions that have any.
+        names: Sessions of the step, in the order of their rows.
+        counts: Draft tokens of each.
+    """
+    rows: list[int] = []
+    start = 0
+    for name, count in zip(names, counts, strict=False):  # vLLM's list of names may have empty places behind them
+        rows += (start + index for index, flag in enumerate(given.get(name, ())[:count]) if flag)
+        start += count
+    return rows
+
+
+def only(logits: torch.Tensor, rows: Sequence[int], tokens: torch.Tensor) -> None:
+    """Make rows point masses, which every temperature, top-k and top-p leaves as they are.
+
+    Args:
+        logits: Changed in place, [drafts, vocab].
+        rows: Which.
+        tokens: The drafts, [drafts]; those of the rows get all of the probability.
+    """
+    if rows:
+        chosen = torch.tensor(rows, device=logits.device)
+        logits[chosen] = -torch.inf
+        logits[chosen, tokens[chosen].to(torch.long)] = 0.0
 
 
 def expand_kernel_works() -> bool:
