@@ -17,6 +17,9 @@ from edgedraft.generation import Generation
 from edgedraft.identity import Identity
 from edgedraft.local import generate_locally
 from edgedraft.pipeline import Pipeline
+from edgedraft.privacy.ledger import Ledger
+from edgedraft.privacy.sealed_file import ledger_key
+from edgedraft.privacy.shaping import Shaping
 from edgedraft.prompt import Mode, Prompt, PromptLike
 from edgedraft.report import Meter
 from edgedraft.sampling import SamplingParams
@@ -49,11 +52,18 @@ class Client:
         block_size: Draft tokens to gather into a frame while others are in flight.
         resume_seconds: How long a generation looks for a verifier that was lost before it fails; 0: not at all.
         threads: Threads of the drafter; None picks a default.
+        shaping: Sizes and times of frames in all modes; None pads frames where the mode withholds something.
+        ledger: Takes an entry for every frame. None keeps it in memory; a path of a new file writes it there,
+            encrypted under the key that lies beside the identity; a ledger of your own is yours to close.
+
+    Attributes:
+        ledger: What left this device, and what came back.
 
     Raises:
         InvalidInput: Arguments that do not fit together.
         ModelError: The drafter's folder cannot be used.
         IdentityError: The identity cannot be used.
+        LedgerError: The ledger file or its key cannot be made.
     """
 
     def __init__(
@@ -68,6 +78,8 @@ class Client:
         block_size: int = 4,
         resume_seconds: float = 30.0,
         threads: int | None = None,
+        shaping: Shaping | None = None,
+        ledger: Ledger | str | Path | None = None,
     ) -> None:
         self._mode = _mode(mode)
         if verifier is None and self._mode is not Mode.LOCAL:
@@ -87,7 +99,9 @@ class Client:
         if drafter.info.tokenizer_fingerprint != self._codec.fingerprint:
             raise InvalidInput("codec", "is not the drafter's tokenizer", _PREPARE)
         self._worker = DraftWorker(drafter)
-        self._gate = None if verifier is None else Gate(_transport(verifier, identity))
+        self._owns_ledger = not isinstance(ledger, Ledger)
+        self.ledger = _ledger(ledger, identity, self._codec)
+        self._gate = None if verifier is None else Gate(_transport(verifier, identity), self.ledger, shaping)
         self._model = model
         self._block_size = block_size
         self._resume_seconds = resume_seconds
@@ -172,7 +186,7 @@ class Client:
             finally:
                 self._running.discard(task)
 
-        return Generation(tracked)
+        return Generation(tracked, self.ledger.page(chosen))
 
     async def close(self) -> None:
         """Cancel what is running and give back connection, drafter and threads; may be called again."""
@@ -185,6 +199,8 @@ class Client:
             await asyncio.wait(self._running)
         if self._gate is not None:
             await self._gate.close()
+        if self._owns_ledger:
+            self.ledger.close()
         await self._worker.close()
 
     # ------------------------------------------------------------ inside
@@ -222,6 +238,7 @@ class Client:
             log=log,
             context=context,
             gate=self._gate,
+            page=generation.ledger,
             transcript=transcript,
             meter=meter,
             emit=generation.push,
@@ -317,3 +334,16 @@ def _transport(verifier: str | Transport, identity: Identity | str | Path | None
     from edgedraft.transport.grpcio import GrpcTransport
 
     return GrpcTransport(verifier, identity)
+
+
+def _ledger(ledger: Ledger | str | Path | None, identity: Identity | str | Path | None, codec: TextCodec) -> Ledger:
+    if isinstance(ledger, str | Path):
+        if identity is None or isinstance(identity, Identity):
+            raise InvalidInput("ledger", "is a path, but no folder of an identity has its key", "pass a Ledger")
+        key = ledger_key(Path(identity).expanduser(), create=True)
+        return Ledger(codec.token_bytes, file=Path(ledger).expanduser(), key=key)
+    if ledger is None:
+        return Ledger(codec.token_bytes)
+    if ledger.token_bytes is None:
+        ledger.token_bytes = codec.token_bytes
+    return ledger

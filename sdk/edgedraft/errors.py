@@ -15,7 +15,8 @@ EdgedraftError
 ├── IdentityError             keys and certificates of this device
 ├── PrivacyError              what must stay on the device was about to leave it; never tells the text itself
 │   ├── LeakError             a secret, or a run of private text, in something that leaves
-│   └── ForbiddenMode         the app's policy forbids the privacy mode
+│   ├── ForbiddenMode         the app's policy forbids the privacy mode
+│   └── LedgerError           the ledger cannot be written, or was cut or changed
 ├── ProtocolError             the other side broke the wire protocol
 └── VerifierError             what a verifier answered, or did not
     ├── VerifierUnavailable   cannot be reached, or went away; `retry_after` may say when to come back
@@ -114,6 +115,10 @@ class LeakError(PrivacyError):
 
 class ForbiddenMode(PrivacyError):
     """The policy of the app forbids the privacy mode."""
+
+
+class LedgerError(PrivacyError):
+    """The ledger cannot be written, so nothing may leave; or one that is read was cut, changed or is of another key."""
 
 
 class ProtocolError(EdgedraftError):

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from edgedraft.errors import Cancelled, EdgedraftError
 from edgedraft.events import Drafted, Event, Finished, FinishReason, Revised, Verified
+from edgedraft.privacy.ledger import Page
 from edgedraft.report import Report
 
 Runner = Callable[["Generation"], Coroutine[Any, Any, None]]
@@ -31,10 +32,12 @@ class Generation:
         draft_text: Provisional text that follows it.
         report: Usage and timing once it has finished, else None.
         finish_reason: Why it ended, or None.
+        ledger: What left this device for it, and what came back.
     """
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: Runner, ledger: Page) -> None:
         self._runner = runner
+        self.ledger = ledger
         self._events: asyncio.Queue[Event | None] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self._cancelled = False

@@ -1,7 +1,8 @@
-"""The loop of one generation: draft, send, take verdicts, all three at once.
+"""The loop of one generation: draft, send, take verdicts, all three at once; the same in every mode that has a verifier.
 
 Drafting never waits for a verdict unless the window is full; sending never holds up drafting; a verdict is applied the
-moment it comes. They meet only in the draft log.
+moment it comes. They meet only in the draft log. A decider says what is drafted, and whether a verdict is the last word
+or a proposal that waits until the device has a word of its own there.
 """
 
 from __future__ import annotations
@@ -9,18 +10,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, NoReturn, TypeVar
 
-from edgedraft.core.log import Block, DraftLog
+from edgedraft.core.log import Block, DraftLog, Settlement
+from edgedraft.deciders import Decider
 from edgedraft.egress import Gate, GatedStream
 from edgedraft.errors import Overloaded, ProtocolError, VerifierError, VerifierUnavailable
-from edgedraft.events import Drafted, Event, FinishReason, Interrupted, Resumed, Revised, Verified
+from edgedraft.events import DecidedBy, Drafted, Event, FinishReason, Interrupted, Resumed, Revised, Verified
+from edgedraft.privacy.ledger import Page
 from edgedraft.report import Meter
 from edgedraft.resume import Resuming
 from edgedraft.transcript import Transcript
+from edgedraft.wire import given_bits
 from edgedraft.wire import verify_pb2 as pb
-from edgedraft.worker import DraftContext
 
 T = TypeVar("T")
 
@@ -40,14 +43,14 @@ class Pipeline:
 
     Args:
         opening: The `Open` frame of a new session.
-        prompt: Token ids of the prompt as the drafter reads it.
+        decider: Chooses what is drafted; whether it has the last word is the log's too.
         log: The draft log, empty; as many draft tokens as it puts in a block are gathered while others are in flight.
-        context: The drafter's sequence.
         gate: The way to the verifier.
+        page: The generation's part of the ledger.
         transcript: Turns tokens into text.
         meter: Gathers the figures.
         emit: Takes every event but `Finished`, in order.
-        draft_limit: Tokens, prompt included, that the drafter can hold.
+        draft_limit: Tokens behind the prompt that the drafter can hold.
         vocab_size: Ids that the drafter knows; it must be able to read what the target settles.
         resume_seconds: How long to look for a verifier that was lost; 0: not at all.
         clock: Seconds.
@@ -57,10 +60,10 @@ class Pipeline:
         self,
         *,
         opening: pb.Open,
-        prompt: Sequence[int],
+        decider: Decider,
         log: DraftLog,
-        context: DraftContext,
         gate: Gate,
+        page: Page,
         transcript: Transcript,
         meter: Meter,
         emit: Callable[[Event], None],
@@ -70,10 +73,10 @@ class Pipeline:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._opening = opening
-        self._prompt = list(prompt)
+        self._decider = decider
         self._log = log
-        self._context = context
         self._gate = gate
+        self._page = page
         self._transcript = transcript
         self._meter = meter
         self._emit = emit
@@ -84,6 +87,7 @@ class Pipeline:
         self._stream: GatedStream | None = None
         self._resume_token = b""
         self._lost: str | None = None  # why the verifier is away, while it is
+        self._finished = False  # the verifier has said that this was all
         self._acknowledged = 0
         self._sent_at: dict[int, float] = {}
         self._changed_for_drafting = asyncio.Event()
@@ -115,13 +119,17 @@ class Pipeline:
             self._meter.overlap.update(self._clock(), waiting=False, busy=False)
 
     async def leave(self, reason: pb.Close.Reason) -> None:
-        """Tell the verifier that no more is needed, and give it a moment to take that in."""
-        if self._stream is None:
+        """Tell the verifier that no more is needed, unless it has said so, and give it a moment to take that in."""
+        if self._stream is None or self._finished:
             return
+        frame = pb.ClientFrame(settled=len(self._log.settled))
+        # Where its text is over too, it only waits to hear that the device agrees.
+        if not (self._decider.last_word and self._log.wire_ended):
+            frame.close.reason = reason
         # If it has gone already or does not answer, there is nothing left to tell it.
         with contextlib.suppress(VerifierError, TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
-                await self._stream.send(pb.ClientFrame(close=pb.Close(reason=reason)))
+                await self._stream.send(frame)
                 while await self._stream.receive() is not None:
                     pass
 
@@ -138,7 +146,7 @@ class Pipeline:
         try:
             try:
                 async with asyncio.timeout(limit):
-                    self._stream = await self._gate.open_stream(self._meter.traffic)
+                    self._stream = await self._gate.open_stream(self._meter.traffic, self._page)
                     await self._open(self._stream)
             except TimeoutError as error:
                 raise VerifierUnavailable(
@@ -165,7 +173,7 @@ class Pipeline:
         if self._lost is not None:
             opening.resume_token = self._resume_token
             opening.resume_position = len(self._log.settled)
-            opening.resume_tokens.extend(self._log.settled)
+            opening.resume_tokens.extend(self._log.settled_wire)
         sent_at = self._clock()
         await stream.send(pb.ClientFrame(open=opening))
         while (frame := await stream.receive()) is not None:
@@ -207,32 +215,33 @@ class Pipeline:
 
     # ------------------------------------------------------------ drafting
 
-    async def _draft(self) -> NoReturn:
+    async def _draft(self) -> FinishReason:
         while True:
             while not self._may_draft():
                 self._changed_for_drafting.clear()
                 self._changed_for_sending.set()
                 await self._changed_for_drafting.wait()
-            await self._draft_one()
+            reason = await self._draft_one()
+            if reason is not None:
+                return reason
 
     def _may_draft(self) -> bool:
-        return (
-            self._log.room > 0 and len(self._prompt) + len(self._log.settled) + len(self._log.path) < self._draft_limit
-        )
+        return self._log.room > 0 and len(self._log.settled) + len(self._log.path) < self._draft_limit
 
-    async def _draft_one(self) -> None:
-        stamp = self._log.stamp
+    async def _draft_one(self) -> FinishReason | None:
+        log, stamp = self._log, self._log.stamp
         self._meter.overlap.update(self._clock(), busy=True)
-        candidates = await self._context.next(self._prompt + self._log.tokens)
+        choice = await self._decider.choose(log)
         now = self._clock()
         self._meter.overlap.update(now, busy=False)
         self._meter.drafted_token(now)
-        if stamp != self._log.stamp or self._log.room < 1:
+        if stamp != log.stamp or log.room < 1:
             self._meter.wasted += 1
-            return
-        node = self._log.add(candidates.ids[0], candidates.probs[0])
+            return None
+        node = log.add(choice.token, choice.probability, given=choice.given, held=choice.held, takes=choice.takes)
         self._show_draft(node.position, node.token, node.probability)
         self._changed_for_sending.set()
+        return self._apply(log.resolve(), now) if log.proposed else None
 
     def _show_draft(self, position: int, token: int, probability: float) -> None:
         self._emit(Drafted(position, token, self._transcript.draft(token), probability))
@@ -242,30 +251,34 @@ class Pipeline:
     async def _send(self, stream: GatedStream) -> NoReturn:
         with contextlib.suppress(VerifierError):
             while True:
-                while (frame := self._next_frame()) is None:
+                while (ready := self._next_frame()) is None:
                     self._changed_for_sending.clear()
                     await self._changed_for_sending.wait()
-                await stream.send(frame)
+                await stream.send(*ready)
         # A broken stream shows on both sides; the receiving side knows why.
         await asyncio.Event().wait()
         raise AssertionError("nobody sets that event")
 
-    def _next_frame(self) -> pb.ClientFrame | None:
-        """The frame to send now, or None where it pays to wait for more."""
-        log = self._log
-        ready = log.unsent >= log.max_block or log.in_flight == 0 or not self._may_draft()
-        block = log.take_block() if log.unsent and ready else None
+    def _next_frame(self) -> tuple[pb.ClientFrame, HeldBack] | None:
+        """The frame to send now and what was held back from it, or None where it pays to wait for more."""
+        log, more = self._log, self._may_draft()
+        ready = log.unsent >= log.max_block or log.in_flight == 0 or not more
+        block = log.take_block(lambda node: self._decider.may_leave(node, log)) if log.unsent and ready else None
         settled = len(log.settled)
-        if block is None and settled - self._acknowledged < ACKNOWLEDGE_EVERY:
+        # Without drafts, each acknowledgement counts: the cloud runs only so far ahead of them.
+        if block is None and settled - self._acknowledged < (ACKNOWLEDGE_EVERY if more else 1):
             return None
         self._acknowledged = settled
         frame = pb.ClientFrame(settled=settled)
-        if block is not None:
-            frame.draft.CopyFrom(encode_block(block))
-            now = self._clock()
-            self._sent_at[block.number] = now
-            self._meter.overlap.update(now, waiting=True)
-        return frame
+        if block is None:
+            return frame, ()
+        frame.draft.CopyFrom(encode_block(block))
+        now = self._clock()
+        self._sent_at[block.number] = now
+        self._meter.overlap.update(now, waiting=True)
+        if block.held:
+            self._changed_for_drafting.set()  # the path may have been cut there
+        return frame, block.held
 
     # ------------------------------------------------------------ verdicts
 
@@ -273,9 +286,13 @@ class Pipeline:
         while (frame := await stream.receive()) is not None:
             match frame.WhichOneof("frame"):
                 case "verdict":
-                    if self._take(frame.verdict, self._clock()):
-                        return FinishReason.STOP
+                    reason = self._take(frame.verdict, self._clock())
+                    if reason is not None:
+                        return reason
                 case "finished":
+                    if self._decider.last_word:
+                        raise ProtocolError("the verifier finished before the device had agreed to the end")
+                    self._finished = True
                     return _finish_reason(frame.finished)
                 case "go_away":
                     raise self._gone(frame.go_away)
@@ -285,34 +302,35 @@ class Pipeline:
                     continue
         raise _ended()
 
-    def _take(self, verdict: pb.Verdict, now: float) -> bool:
-        """Apply a verdict; whether a stop string was completed."""
-        log, meter = self._log, self._meter
+    def _take(self, verdict: pb.Verdict, now: float) -> FinishReason | None:
+        """Take a verdict; why that was the end, if it was."""
         self._time(verdict, now)
-        log.window = _granted("a window", verdict.window)
+        self._log.window = _granted("a window", verdict.window)
         largest = max(verdict.tokens, default=0)
         if largest >= self._vocab_size:
             raise ProtocolError(f"the verifier settled token {largest}, the vocabulary has {self._vocab_size} ids")
-        settlement = log.settle(verdict.position, verdict.tokens)
-        meter.settled_tokens(now, len(settlement.tokens))
-        meter.matched += settlement.matched
-        meter.missed += settlement.missed
-        meter.wasted += settlement.dropped - len(settlement.revived)
-        meter.rollbacks += settlement.rolled_back
+        return self._apply(self._log.settle(verdict.position, verdict.tokens, verdict.epoch), now)
+
+    def _apply(self, settlement: Settlement, now: float) -> FinishReason | None:
+        """Tell of what was settled; why that was the end, if it was."""
+        log, meter = self._log, self._meter
+        meter.settled(now, settlement)
         meter.overlap.update(now, waiting=log.in_flight > 0)
         if settlement.cut is not None:
             self._emit(Revised(settlement.cut, settlement.dropped))
-        text = self._transcript.settle(settlement.tokens)
-        if settlement.tokens:
-            self._emit(Verified(settlement.position, settlement.tokens, text))
-        if self._transcript.stopped:
-            return True
+        for run in settlement.runs():
+            text = self._transcript.settle(run.tokens)
+            self._emit(Verified(run.position, run.tokens, text, DecidedBy.DEVICE if run.given else DecidedBy.TARGET))
+            if self._transcript.stopped:
+                return FinishReason.STOP
+        if self._decider.last_word and log.ended:
+            return FinishReason.STOP if log.stopped else FinishReason.LENGTH
         first = len(log.settled) + len(log.path) - len(settlement.revived)
         for offset, token in enumerate(settlement.revived):
             self._show_draft(first + offset, token, log.path[offset].probability)
         self._changed_for_drafting.set()
         self._changed_for_sending.set()
-        return False
+        return None
 
     def _time(self, verdict: pb.Verdict, now: float) -> None:
         meter = self._meter
@@ -331,7 +349,13 @@ class Pipeline:
 
 def encode_block(block: Block) -> pb.Draft:
     """A block as it goes on the wire."""
-    draft = pb.Draft(epoch=block.epoch, position=block.position, block=block.number, tokens=block.tokens)
+    draft = pb.Draft(
+        epoch=block.epoch,
+        position=block.position,
+        block=block.number,
+        tokens=block.tokens,
+        given=given_bits(block.given),
+    )
     if block.parent is not None:
         draft.parent = block.parent
     return draft

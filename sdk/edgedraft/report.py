@@ -29,6 +29,11 @@ class Report:
         bytes_down: Received.
         frames_up: Frames sent.
         frames_down: Frames received.
+        padding_bytes_up: The part of `bytes_up` that is padding, empty frames included.
+        padding_bytes_down: The part of `bytes_down` that is padding, empty frames included.
+        empty_frames_up: Frames sent only to keep the pace.
+        empty_frames_down: Frames received that only kept the pace.
+        pace_delay_seconds: Mean time that a frame waited for its beat before it was sent; 0 without a pace.
         wait_seconds: Time during which at least one draft was on its way or being verified.
         hidden_seconds: The part of it during which the device drafted on.
     """
@@ -52,6 +57,11 @@ class Report:
     bytes_down: int = 0
     frames_up: int = 0
     frames_down: int = 0
+    padding_bytes_up: int = 0
+    padding_bytes_down: int = 0
+    empty_frames_up: int = 0
+    empty_frames_down: int = 0
+    pace_delay_seconds: float = 0.0
     wait_seconds: float = 0.0
     hidden_seconds: float = 0.0
 
@@ -63,12 +73,40 @@ class Report:
 
 @dataclass(slots=True)
 class Traffic:
-    """What went over the streams of one generation; the fields are those of `Report`."""
+    """What went over the streams of one generation; the fields are those of `Report`.
+
+    Attributes:
+        delay_seconds: That all frames together waited for their beats.
+    """
 
     bytes_up: int = 0
     bytes_down: int = 0
     frames_up: int = 0
     frames_down: int = 0
+    padding_bytes_up: int = 0
+    padding_bytes_down: int = 0
+    empty_frames_up: int = 0
+    empty_frames_down: int = 0
+    delay_seconds: float = 0.0
+
+    def sent(self, size: int, padding: int, empty: bool) -> None:
+        """Count a frame that left."""
+        self.bytes_up += size
+        self.frames_up += 1
+        self.padding_bytes_up += size if empty else padding
+        self.empty_frames_up += empty
+
+    def received(self, size: int, padding: int, empty: bool) -> None:
+        """Count a frame that came."""
+        self.bytes_down += size
+        self.frames_down += 1
+        self.padding_bytes_down += size if empty else padding
+        self.empty_frames_down += empty
+
+    @property
+    def mean_delay(self) -> float:
+        """Seconds that a frame with something in it waited for its beat."""
+        return self.delay_seconds / max(1, self.frames_up - self.empty_frames_up)
 
 
 @dataclass(slots=True)
@@ -159,6 +197,11 @@ class Meter:
             bytes_down=self.traffic.bytes_down,
             frames_up=self.traffic.frames_up,
             frames_down=self.traffic.frames_down,
+            padding_bytes_up=self.traffic.padding_bytes_up,
+            padding_bytes_down=self.traffic.padding_bytes_down,
+            empty_frames_up=self.traffic.empty_frames_up,
+            empty_frames_down=self.traffic.empty_frames_down,
+            pace_delay_seconds=self.traffic.mean_delay,
             wait_seconds=self.overlap.wait_seconds,
             hidden_seconds=self.overlap.hidden_seconds,
         )

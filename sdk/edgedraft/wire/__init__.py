@@ -18,7 +18,7 @@ from edgedraft.wire.method import (
     SERVICE_NAME,
     VERIFY_METHOD,
 )
-from edgedraft.wire.shaping import Beat, BeatMaker, pad, span_end
+from edgedraft.wire.shaping import Beat, BeatMaker, check_shaping, pad, span_end
 
 __all__ = [
     "DESCRIBE_METHOD",
@@ -32,6 +32,7 @@ __all__ = [
     "FrameLimits",
     "check_draft",
     "check_open",
+    "check_shaping",
     "decode_client_frame",
     "decode_describe_response",
     "decode_server_frame",

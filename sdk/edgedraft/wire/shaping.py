@@ -33,7 +33,7 @@ def pad(frame: pb.ClientFrame | pb.ServerFrame, sizes: Sequence[int]) -> None:
     bare = frame.ByteSize()
     size = _fitting(bare, sizes)
     while size <= MAX_FRAME_BYTES:
-        # The field's tag and length take two to four bytes. One or two alone cannot be filled: then it is the next size.
+        # The field's tag and length take two to four bytes. One or two alone cannot be filled: the next size, then.
         for head in (2, 3, 4):
             frame.padding = bytes(max(0, size - bare - head))
             if frame.ByteSize() == size:
@@ -66,7 +66,9 @@ def check_shaping(message: pb.Shaping) -> None:
         if not sizes:
             raise InvalidInput(f"{field}.sizes", "is empty beside a beat", "name the size of the frames")
     if message.span_beats > MOST_SPAN_BEATS:
-        raise InvalidInput(f"{field}.span_beats", f"is {message.span_beats}, the limit is {MOST_SPAN_BEATS}", "lower it")
+        raise InvalidInput(
+            f"{field}.span_beats", f"is {message.span_beats}, the limit is {MOST_SPAN_BEATS}", "lower it"
+        )
 
 
 def span_end(beat: int, span: int) -> int:
