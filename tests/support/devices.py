@@ -197,18 +197,14 @@ class Device:
 
     def _send(self) -> None:
         while self._unsent_from < len(self._path):
-            tokens = self._path[self._unsent_from : self._unsent_from + self._max_block]
+            fields = self._fields(self._path[self._unsent_from : self._unsent_from + self._max_block])
             self._block += 1
-            draft = pb.Draft(
-                epoch=self._epoch,
-                position=len(self.settled) + self._unsent_from,
-                block=self._block,
-                tokens=tokens,
-            )
+            position = len(self.settled) + self._unsent_from
+            draft = pb.Draft(epoch=self._epoch, position=position, block=self._block, **fields)
             if self._unsent_from == 0 and not self._first_of_epoch:
                 draft.parent = 0
             self._first_of_epoch = False
-            self._unsent_from += len(tokens)
+            self._unsent_from += len(draft.tokens)
             self.handle.receive(pb.ClientFrame(draft=draft, settled=len(self.settled)))
 
     def _take(self, verdict: pb.Verdict) -> None:
@@ -221,7 +217,14 @@ class Device:
                 self._unsent_from -= 1
             elif self._path:
                 self._path.clear()
-                self._unsent_from = 0
-                self._epoch += 1
-                self._first_of_epoch = True
+                self._begin_epoch()
         self.handle.receive(pb.ClientFrame(settled=len(self.settled)))
+
+    def _fields(self, part: list) -> dict[str, object]:
+        """Fields of a block that are not the same for all."""
+        return {"tokens": part}
+
+    def _begin_epoch(self) -> None:
+        self._unsent_from = 0
+        self._epoch += 1
+        self._first_of_epoch = True
