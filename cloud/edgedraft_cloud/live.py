@@ -108,15 +108,17 @@ class SessionHandle:
         self._wake = asyncio.Event()
 
     def receive(self, frame: pb.ClientFrame) -> None:
-        """Take a frame of the device; on a stream that has failed it counts no more, another may have followed.
+        """Take a frame of the device; on a stream that is over it counts no more, another may have followed.
 
         Raises:
             InvalidInput: It breaks the protocol; end the stream.
         """
-        if self._error is not None:
+        if self._error is not None or self.live.handle is not self:
             return
         now = time.monotonic()
         self.live.heard_at = now
+        if frame.WhichOneof("frame") is None and not frame.settled:
+            return  # empty, to keep a pace
         # Also where the session has finished meanwhile and the device did not wait to hear it.
         self._over |= frame.HasField("close")
         verdict = self.live.session.receive(frame, now)

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -34,6 +35,7 @@ from edgedraft.wire import (
 from edgedraft.wire import verify_pb2 as pb
 from edgedraft_cloud.live import SessionHandle
 from edgedraft_cloud.orchestrator import Orchestrator
+from edgedraft_cloud.shaping import Outlet
 from edgedraft_cloud.tenants import TokenBucket
 
 logger = logging.getLogger(__name__)
@@ -190,37 +192,41 @@ class VerifierService:
             await _abort(context, error, peer)
 
     async def _serve(self, requests: AsyncIterator[bytes], context: Context, peer: Peer) -> None:
-        handle = await self._open(requests, peer)
+        opening = await _opening(requests)
+        handle = await self._orchestrator.open(opening, peer.tenant, peer.device)
+        outlet = Outlet(opening.shaping, partial(_write, context))
         reader = asyncio.create_task(_read(requests, handle), name="edgedraft-reader")
         try:
             async with aclosing(handle.frames()) as frames:
-                async for frame in frames:
-                    await _write(context, frame)
+                await outlet.send(frames)
+            handle.close()  # its room is free while the rest of the span is filled
+            await outlet.fill()
         finally:
             # Also where the device is gone: gRPC cancels this task then.
             handle.close()
             reader.cancel()
             await asyncio.wait([reader])
 
-    async def _open(self, requests: AsyncIterator[bytes], peer: Peer) -> SessionHandle:
-        try:
-            async with asyncio.timeout(OPEN_SECONDS):
-                first = await anext(aiter(requests), None)
-        except TimeoutError as error:
-            raise InvalidInput("frame", f"did not come within {OPEN_SECONDS:g} s", "send Open first") from error
-        if first is None:
-            raise InvalidInput("frame", "is missing", "send Open first")
-        frame = decode_client_frame(first)
-        if not frame.HasField("open"):
-            raise InvalidInput("frame", "is not an Open", "send Open first")
-        return await self._orchestrator.open(frame.open, peer.tenant, peer.device)
+
+async def _opening(requests: AsyncIterator[bytes]) -> pb.Open:
+    try:
+        async with asyncio.timeout(OPEN_SECONDS):
+            first = await anext(aiter(requests), None)
+    except TimeoutError as error:
+        raise InvalidInput("frame", f"did not come within {OPEN_SECONDS:g} s", "send Open first") from error
+    if first is None:
+        raise InvalidInput("frame", "is missing", "send Open first")
+    frame = decode_client_frame(first)
+    if not frame.HasField("open"):
+        raise InvalidInput("frame", "is not an Open", "send Open first")
+    return frame.open
 
 
-async def _write(context: Context, frame: pb.ServerFrame) -> None:
+async def _write(context: Context, frame: bytes) -> None:
     """Hand over a frame; a device that takes none would keep its session beyond every limit."""
     try:
         async with asyncio.timeout(WRITE_SECONDS):
-            await context.write(frame.SerializeToString())
+            await context.write(frame)
     except TimeoutError as error:
         raise VerifierUnavailable(f"the device has taken no frame for {WRITE_SECONDS:g} s") from error
 

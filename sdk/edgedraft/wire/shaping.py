@@ -85,6 +85,9 @@ class Beat:
         seconds: The distance.
         clock: Seconds.
         sleep: Waits so many seconds.
+
+    Attributes:
+        number: Of the latest one.
     """
 
     def __init__(
@@ -97,14 +100,14 @@ class Beat:
         self._clock = clock
         self._sleep = sleep
         self._start = clock()
-        self._number = 0
+        self.number = 0
 
     async def next(self) -> int:
         """Wait for the next one; its number. Who comes late gets the latest that has passed, and no earlier ones."""
         elapsed = self._clock() - self._start
-        self._number = max(self._number + 1, math.floor(elapsed / self._seconds))
-        await self._sleep(max(0.0, self._number * self._seconds - elapsed))
-        return self._number
+        self.number = max(self.number + 1, math.floor(elapsed / self._seconds))
+        await self._sleep(max(0.0, self.number * self._seconds - elapsed))
+        return self.number
 
 
 BeatMaker = Callable[[float], Beat]
