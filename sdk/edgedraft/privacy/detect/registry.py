@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Self, TypeAlias
 
@@ -35,24 +35,24 @@ Detector: TypeAlias = Callable[[str], Spans]
 
 
 class Detectors:
-    """Detectors by kind; those that were added first win where findings overlap.
+    """Detectors and the kinds of what they find; those that come first win where findings overlap.
 
     ```python
     detectors = Detectors.standard().with_detector("TICKET", lambda text: [m.span() for m in TICKET.finditer(text)])
     ```
 
     Args:
-        detectors: A detector for each kind, most certain first.
+        detectors: Kinds and detectors, most certain first; a kind may have several.
 
     Raises:
         InvalidInput: A kind is not a name in capitals.
     """
 
-    def __init__(self, detectors: Mapping[str, Detector]) -> None:
-        for kind in detectors:
+    def __init__(self, detectors: Iterable[tuple[str, Detector]]) -> None:
+        self._detectors = tuple(detectors)
+        for kind in self.kinds:
             if not _KIND.fullmatch(kind):
                 raise InvalidInput("kind", f"is {kind!r}", "use 1 to 32 capital letters and underscores")
-        self._detectors = dict(detectors)
 
     @classmethod
     def standard(cls) -> Self:
@@ -65,11 +65,15 @@ class Detectors:
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds that are looked for."""
-        return tuple(self._detectors)
+        return tuple(dict.fromkeys(kind for kind, _ in self._detectors))
 
     def with_detector(self, kind: str, detector: Detector) -> Self:
-        """These and one more, which wins over the others; it replaces one of the same kind."""
-        return type(self)({kind: detector, **{other: d for other, d in self._detectors.items() if other != kind}})
+        """These and one more, which wins over them; one of the same kind is asked too.
+
+        Raises:
+            InvalidInput: The kind is not a name in capitals.
+        """
+        return type(self)(((kind, detector), *self._detectors))
 
     def without(self, *kinds: str) -> Self:
         """These without some kinds.
@@ -78,14 +82,14 @@ class Detectors:
             InvalidInput: There is no such kind.
         """
         for kind in kinds:
-            if kind not in self._detectors:
+            if kind not in self.kinds:
                 raise InvalidInput("kind", f"is {kind!r}", f"use one of: {', '.join(self.kinds)}")
-        return type(self)({kind: d for kind, d in self._detectors.items() if kind not in kinds})
+        return type(self)((kind, detector) for kind, detector in self._detectors if kind not in kinds)
 
     def find(self, text: str) -> list[Finding]:
         """What is in a text: in order, no two overlap."""
         found: list[Finding] = []
-        for kind, detector in self._detectors.items():
+        for kind, detector in self._detectors:
             for start, end in sorted(detector(text), key=lambda span: (span[0], -span[1])):
                 at = bisect_left(found, start, key=lambda finding: finding.end - 1)
                 if any(map(str.isalnum, text[start:end])) and (at == len(found) or found[at].start >= end):

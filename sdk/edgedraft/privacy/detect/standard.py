@@ -12,19 +12,19 @@ from edgedraft.privacy.detect.people import person
 from edgedraft.privacy.detect.places import postal_address
 from edgedraft.privacy.detect.registry import Detector
 
-STANDARD: Final[dict[str, Detector]] = {
-    "URL": secret_url,
-    "EMAIL": email,
-    "BANK_ACCOUNT": bank_account,
-    "CARD": card,
-    "MAC": mac_address,
-    "IP": ip_address,
-    "CRYPTO_WALLET": wallet,
-    "BIRTH_DATE": birth_date,
-    "API_KEY": api_key,
-    "NATIONAL_ID": national_id,
-    "PASSWORD": password,
-    "PHONE": phone,
-    "ADDRESS": postal_address,
-    "PERSON": person,
-}
+STANDARD: Final[tuple[tuple[str, Detector], ...]] = (
+    ("URL", secret_url),
+    ("EMAIL", email),
+    ("BANK_ACCOUNT", bank_account),
+    ("CARD", card),
+    ("MAC", mac_address),
+    ("IP", ip_address),
+    ("CRYPTO_WALLET", wallet),
+    ("BIRTH_DATE", birth_date),
+    ("API_KEY", api_key),
+    ("NATIONAL_ID", national_id),
+    ("PASSWORD", password),
+    ("PHONE", phone),
+    ("ADDRESS", postal_address),
+    ("PERSON", person),
+)

@@ -1,0 +1,106 @@
+"""What an app says is private: parts, messages, marks, and the wrong ways to say it."""
+
+import pytest
+
+from edgedraft.errors import InvalidInput
+from edgedraft.prompt import Message, Part, Prompt
+
+
+def parts(prompt: Prompt) -> list[tuple[str, bool, bool]]:
+    return [(part.text, part.private, part.secret) for message in prompt.messages for part in message.parts]
+
+
+def test_plain_text_is_private_and_public_text_is_public():
+    assert parts(Prompt.of("hello")) == [("hello", True, False)]
+    assert parts(Prompt.of([{"role": "system", "content": "be brief"}])) == [("be brief", True, False)]
+    assert parts(Prompt((Message.public("user", "hello"),))) == [("hello", False, False)]
+    assert Message("user", "hello").text == Message.public("user", "hello").text == "hello"
+
+
+def test_public_and_private_text_make_one_message():
+    prompt = Prompt(public="Answer the question.", private="Who is it?")
+    assert parts(prompt) == [("Answer the question.\n\n", False, False), ("Who is it?", True, False)]
+    assert prompt.as_dicts() == [{"role": "user", "content": "Answer the question.\n\nWho is it?"}]
+    assert parts(Prompt(public="All public.")) == [("All public.", False, False)]
+    assert parts(Prompt(private="All private.")) == [("All private.", True, False)]
+
+
+def test_mappings_may_have_parts_and_are_private_unless_they_say_otherwise():
+    content = [
+        {"type": "text", "text": "Greet ", "private": False},
+        {"text": "my friend "},
+        {"text": "Ann", "secret": True, "kind": "person"},
+        Part("."),
+    ]
+    prompt = Prompt.of([{"role": "user", "content": content}])
+    assert parts(prompt) == [
+        ("Greet ", False, False),
+        ("my friend ", True, False),
+        ("Ann", True, True),
+        (".", False, False),
+    ]
+    assert prompt.as_dicts() == [{"role": "user", "content": "Greet my friend Ann."}]
+
+
+def test_marks_make_secrets():
+    marked = Prompt.marked(r"Write to [[Ann Lee|person]] or [[bob]], a\[[0\]] | b[c[0]] [[x\|y\]]z]]")
+    assert parts(marked) == [
+        ("Write to ", False, False),
+        ("Ann Lee", True, True),
+        (" or ", False, False),
+        ("bob", True, True),
+        (", a[[0]] | b[c[0]] ", False, False),
+        ("x|y]]z", True, True),
+    ]
+    assert [part.kind for part in marked.messages[0].parts if part.secret] == ["person", "", ""]
+    assert parts(Prompt.marked("My note on [[Ann]]", private=True)) == [
+        ("My note on ", True, False),
+        ("Ann", True, True),
+    ]
+    assert parts(Prompt.marked(r"C:\dir\file")) == [(r"C:\dir\file", False, False)]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a [[b", "mark at 2 that is not closed"),
+        ("[[a [[b]]]]", "mark within a mark at 4"),
+        ("x [[ ]]", "without a letter"),
+    ],
+)
+def test_wrong_marks_are_told_by_their_place(text, problem):
+    with pytest.raises(InvalidInput, match=problem):
+        Prompt.marked(text)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Prompt(),
+        lambda: Prompt(raw="a", public="b"),
+        lambda: Prompt((Message("user", "a"),), raw="a"),
+        lambda: Prompt((Message("user", ""),)),
+        lambda: Prompt(private=3),
+        lambda: Message("", "a"),
+        lambda: Message("user", 3),
+        lambda: Message("user", ["a"]),
+        lambda: Part(3),
+        lambda: Part("a", kind="person"),
+        lambda: Part("a", secret=True, kind="per[son"),
+        lambda: Part("***", secret=True),
+        lambda: Prompt.of([{"role": "user"}]),
+        lambda: Prompt.of([{"role": "user", "content": [{"type": "image", "text": "a"}]}]),
+        lambda: Prompt.of([{"role": "user", "content": [{"text": "a", "privat": False}]}]),
+        lambda: Prompt.of([{"role": "user", "content": [{"text": "a", "private": "no"}]}]),
+    ],
+)
+def test_wrong_prompts_are_refused(make):
+    with pytest.raises(InvalidInput):
+        make()
+
+
+def test_private_text_shows_in_no_representation():
+    prompt = Prompt((Message("user", "hush-1"), Message("user", (Part("open"), Part("hush-2", private=True)))))
+    shown = f"{prompt!r} {prompt.messages[0]!r} {Prompt(raw='hush-3')!r} {Part('hush-4', secret=True)!r}"
+    assert "hush" not in shown
+    assert "open" in shown

@@ -1,0 +1,134 @@
+"""What each side sees of a prompt in each mode, and what may not stand in public text."""
+
+import pytest
+
+from edgedraft.errors import ForbiddenMode, InvalidInput, LeakError
+from edgedraft.privacy.detect import Detectors
+from edgedraft.privacy.policy import Policy
+from edgedraft.privacy.view import WITHHELD, make_views
+from edgedraft.prompt import Message, Mode, Part, Prompt
+
+
+def content(view) -> list[str]:
+    return [message["content"] for message in view.messages]
+
+
+def test_sealed_withholds_private_text_whatever_its_length():
+    for private in ("x", "a long note\n" * 50):
+        prompt = Prompt(
+            (Message("system", private), Message("user", (Part("Sum up "), Part(private, private=True), Part("."))))
+        )
+        views = make_views(prompt, Mode.SEALED)
+        assert content(views.public) == [WITHHELD, f"Sum up {WITHHELD}."]
+        assert content(views.device) == [private, f"Sum up {private}."]
+        assert views.private_texts == (private, private)
+        assert prompt.public_view() == views.public
+    assert Prompt.of("all of it").public_view().text == f"user: {WITHHELD}"
+    assert Prompt(raw="all of it").public_view().text == WITHHELD
+
+
+def test_adjacent_private_parts_are_withheld_as_one():
+    prompt = Prompt(
+        (Message("user", (Part("a", private=True), Part("b1", secret=True), Part(""), Part("c", private=True))),)
+    )
+    views = make_views(prompt, Mode.SEALED)
+    assert content(views.public) == [WITHHELD]
+    assert views.private_texts == ("ab1c",)
+    assert [(secret.text, secret.kind) for secret in views.secrets] == [("b1", "SECRET")]
+
+
+def test_secrets_are_what_is_marked_and_what_is_found():
+    prompt = Prompt.marked("My code is [[blue-7|door code]], mail ann@example.org", private=True)
+    views = make_views(prompt, Mode.SEALED)
+    assert {(secret.text, secret.kind) for secret in views.secrets} == {
+        ("blue-7", "DOOR_CODE"),
+        ("ann@example.org", "EMAIL"),
+    }
+    assert "ann@example.org" not in repr(views)
+    assert "blue-7" not in repr(views)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "place"),
+    [
+        (Prompt(public="Mail ann@example.org", private="now"), r"messages\[0\], characters 5 to 20"),
+        (Prompt.marked("Tell [[Zorblax]] that zorb-lax is late"), r"messages\[0\], characters 18 to 26"),
+        (
+            Prompt((Message("user", (Part("card 4111 1111 1111 "), Part("1111", private=True))),)),
+            r"messages\[0\], char",
+        ),
+        (
+            Prompt((Message("user", "ann@example.org"), Message.public("user", "I am ANN@EXAMPLE.ORG"))),
+            r"messages\[1\]",
+        ),
+    ],
+)
+def test_a_secret_in_public_text_is_refused_by_place_and_never_shown(prompt, place):
+    with pytest.raises(LeakError, match=place) as caught:
+        make_views(prompt, Mode.SEALED)
+    assert not any(value in str(caught.value).lower() for value in ("ann@", "zorb", "4111"))
+
+
+def test_kinds_that_an_app_holds_for_public_may_stand_in_public_text():
+    prompt = Prompt(public="Write like Oscar Wilde.", private="a note")
+    with pytest.raises(LeakError, match="person"):
+        make_views(prompt, Mode.SEALED)
+    views = make_views(prompt, Mode.SEALED, detectors=Detectors.standard().without("PERSON"))
+    assert content(views.public) == [f"Write like Oscar Wilde.\n\n{WITHHELD}"]
+
+
+def test_a_detector_of_the_app_counts():
+    def ticket(text):
+        at = text.find("T-")
+        return [(at, at + 5)] if at >= 0 else []
+
+    detectors = Detectors.standard().with_detector("TICKET", ticket)
+    views = make_views(Prompt.of("see T-123"), Mode.CLOAKED, detectors=detectors)
+    assert content(views.public) == ["see [TICKET_1]"]
+    with pytest.raises(LeakError, match="ticket"):
+        Prompt(public="see T-123").public_view(detectors=detectors)
+
+
+def test_open_shows_all_and_local_nothing():
+    prompt = Prompt(public="Mail", private="ann@example.org")
+    views = make_views(prompt, Mode.OPEN)
+    assert views.public == views.device
+    assert content(views.public) == ["Mail\n\nann@example.org"]
+    views = make_views(prompt, Mode.LOCAL)
+    assert content(views.device) == ["Mail\n\nann@example.org"]
+    assert views.public.text == ""
+
+
+def test_cloaked_shows_both_sides_the_same_placeholders():
+    prompt = Prompt(
+        (
+            Message("user", "I met Jessica Alvarez."),
+            Message(
+                "user", (Part("Write to jessica  alvarez, jess@example.org, about "), Part("Project Nix", secret=True))
+            ),
+            Message.public("user", "Did Jessica answer from JESS@example.org?"),
+        )
+    )
+    views = make_views(prompt, Mode.CLOAKED)
+    assert views.public == views.device
+    assert content(views.public) == [
+        "I met [PERSON_1].",
+        "Write to [PERSON_1], [EMAIL_1], about [SECRET_1]",
+        "Did [FIRST_NAME_1] answer from [EMAIL_1]?",
+    ]
+    assert views.cloak.restore("Dear [FIRST_NAME_1]") == "Dear Jessica"
+    raw = make_views(Prompt(raw="mail jess@example.org", public=""), Mode.CLOAKED, cloak=views.cloak)
+    assert raw.public.raw == "mail [EMAIL_1]"
+
+
+def test_a_policy_forbids_modes():
+    policy = Policy(never={"open", Mode.LOCAL})
+    policy.check(Mode.SEALED)
+    for mode in (Mode.OPEN, Mode.LOCAL):
+        with pytest.raises(ForbiddenMode, match=rf"{mode} is forbidden.*sealed, cloaked"):
+            policy.check(mode)
+    Policy().check(Mode.OPEN)
+    assert Policy(never="open").never == {Mode.OPEN}
+    for never in ({"opn"}, set(Mode)):
+        with pytest.raises(InvalidInput, match=r"policy\.never"):
+            Policy(never=never)
