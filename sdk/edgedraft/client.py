@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from edgedraft.core.log import DraftLog
+from edgedraft.deciders import TargetDecides
 from edgedraft.drafters.base import Drafter
 from edgedraft.egress import Gate
 from edgedraft.errors import InvalidInput, ProtocolError
@@ -231,18 +232,18 @@ class Client:
             max_block=min(self._block_size, target.max_block),
             stop_tokens={*stops, *sampling.stop_token_ids},
         )
-        context = await self._worker.context()
+        decider = TargetDecides(ids, await self._worker.context())
         pipeline = Pipeline(
             opening=self._open_frame(ids, sampling, max_tokens, mode, background),
-            prompt=ids,
+            decider=decider,
             log=log,
-            context=context,
             gate=self._gate,
             page=generation.ledger,
+            guard=None,
             transcript=transcript,
             meter=meter,
             emit=generation.push,
-            draft_limit=self._worker.info.context_length,
+            draft_limit=self._worker.info.context_length - len(ids),
             vocab_size=self._worker.info.vocab_size,
             resume_seconds=self._resume_seconds,
             clock=loop.time,
@@ -252,13 +253,13 @@ class Client:
             try:
                 reason = await pipeline.run()
             finally:
-                await context.close()
+                await decider.close()
             tail = transcript.finish()
             if tail:
                 generation.push(Verified(len(log.settled), (), tail))
             generation.push(Finished(reason, generation.text, meter.report(loop.time())))
-            if transcript.stopped or reason is FinishReason.CANCELLED:
-                await pipeline.leave(pb.Close.REASON_STOP_STRING if transcript.stopped else pb.Close.REASON_CANCELLED)
+            cancelled = reason is FinishReason.CANCELLED
+            await pipeline.leave(pb.Close.REASON_CANCELLED if cancelled else pb.Close.REASON_STOP_STRING)
         finally:
             await pipeline.close()
 

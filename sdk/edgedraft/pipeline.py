@@ -1,4 +1,4 @@
-"""The loop of one generation: draft, send, take verdicts, all three at once; the same in every mode that has a verifier.
+"""The loop of one generation in every mode that has a verifier: draft, send, take verdicts, all three at once.
 
 Drafting never waits for a verdict unless the window is full; sending never holds up drafting; a verdict is applied the
 moment it comes. They meet only in the draft log. A decider says what is drafted, and whether a verdict is the last word
@@ -13,12 +13,15 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, NoReturn, TypeVar
 
-from edgedraft.core.log import Block, DraftLog, Settlement
+from edgedraft.core.draft import Block, Settlement
+from edgedraft.core.log import DraftLog
 from edgedraft.deciders import Decider
 from edgedraft.egress import Gate, GatedStream
 from edgedraft.errors import Overloaded, ProtocolError, VerifierError, VerifierUnavailable
 from edgedraft.events import DecidedBy, Drafted, Event, FinishReason, Interrupted, Resumed, Revised, Verified
+from edgedraft.privacy.guard import Guard
 from edgedraft.privacy.ledger import Page
+from edgedraft.privacy.pace import HeldBack
 from edgedraft.report import Meter
 from edgedraft.resume import Resuming
 from edgedraft.transcript import Transcript
@@ -47,6 +50,7 @@ class Pipeline:
         log: The draft log, empty; as many draft tokens as it puts in a block are gathered while others are in flight.
         gate: The way to the verifier.
         page: The generation's part of the ledger.
+        guard: Looks at every frame before it leaves; None where everything may.
         transcript: Turns tokens into text.
         meter: Gathers the figures.
         emit: Takes every event but `Finished`, in order.
@@ -64,6 +68,7 @@ class Pipeline:
         log: DraftLog,
         gate: Gate,
         page: Page,
+        guard: Guard | None,
         transcript: Transcript,
         meter: Meter,
         emit: Callable[[Event], None],
@@ -77,6 +82,7 @@ class Pipeline:
         self._log = log
         self._gate = gate
         self._page = page
+        self._guard = guard
         self._transcript = transcript
         self._meter = meter
         self._emit = emit
@@ -146,7 +152,7 @@ class Pipeline:
         try:
             try:
                 async with asyncio.timeout(limit):
-                    self._stream = await self._gate.open_stream(self._meter.traffic, self._page)
+                    self._stream = await self._gate.open_stream(self._meter.traffic, self._page, self._guard)
                     await self._open(self._stream)
             except TimeoutError as error:
                 raise VerifierUnavailable(

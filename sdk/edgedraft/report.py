@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from edgedraft.core.draft import Settlement
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -18,10 +20,13 @@ class Report:
         first_token_seconds: Until the first settled token; None where there was none.
         drafted: Draft tokens made.
         wasted: Draft tokens that were dropped.
-        judged: Settled positions for which the device had a draft.
+        judged: Settled positions for which the device had a draft, and left it to the target.
         acceptance_rate: α, the share of judged drafts that were right; None where none was judged.
         rounds: Verdicts received.
         rollbacks: Epochs begun by a wrong draft.
+        vetoes: How often the device overruled the target.
+        device_tokens: Tokens that the device decided; the target decided the others.
+        held_back: Tokens that stayed on the device, or where the target decided because they would have had to.
         resumes: How often it went on over a new stream after the verifier had been lost.
         rtt_seconds: Shortest round trip seen, without queue and verification; None in mode `local`.
         verify_seconds: Mean time of a target step that this session took part in.
@@ -50,6 +55,9 @@ class Report:
     acceptance_rate: float | None = None
     rounds: int = 0
     rollbacks: int = 0
+    vetoes: int = 0
+    device_tokens: int = 0
+    held_back: int = 0
     resumes: int = 0
     rtt_seconds: float | None = None
     verify_seconds: float | None = None
@@ -148,6 +156,9 @@ class Meter:
     missed: int = 0
     rounds: int = 0
     rollbacks: int = 0
+    vetoes: int = 0
+    device_tokens: int = 0
+    held_back: int = 0
     resumes: int = 0
     rtt: float | None = None
     verify_seconds: float = 0.0
@@ -159,6 +170,17 @@ class Meter:
         self.drafted += 1
         if self.first_draft is None:
             self.first_draft = now
+
+    def settled(self, now: float, settlement: Settlement) -> None:
+        """Count what a verdict changed."""
+        self.settled_tokens(now, len(settlement.tokens))
+        self.matched += settlement.matched
+        self.missed += settlement.missed
+        self.wasted += settlement.dropped - len(settlement.revived)
+        self.rollbacks += settlement.rolled_back
+        self.vetoes += settlement.vetoed
+        self.device_tokens += len(settlement.given)
+        self.held_back += settlement.held
 
     def settled_tokens(self, now: float, count: int) -> None:
         """Count newly settled tokens."""
@@ -190,6 +212,9 @@ class Meter:
             acceptance_rate=self.matched / judged if judged else None,
             rounds=self.rounds,
             rollbacks=self.rollbacks,
+            vetoes=self.vetoes,
+            device_tokens=self.device_tokens,
+            held_back=self.held_back,
             resumes=self.resumes,
             rtt_seconds=self.rtt,
             verify_seconds=self.verify_seconds / self.rounds if self.rounds else None,

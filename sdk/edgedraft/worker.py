@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import takewhile
 from typing import TypeVar
 
-from edgedraft.drafters.base import Candidates, Drafter, DrafterInfo, Feed, SequenceId
+from edgedraft.drafters.base import Candidates, Contrast, Drafter, DrafterInfo, Feed
 from edgedraft.errors import DrafterError, EdgedraftError
 
 T = TypeVar("T")
@@ -36,7 +36,20 @@ class DraftWorker:
         Raises:
             DrafterError: No more sequences fit.
         """
-        return DraftContext(self, self._drafter, await self.call(self._drafter.new_sequence))
+        return DraftContext(self, self._drafter, await self.call(lambda: _View(self._drafter)))
+
+    async def two_views(self) -> TwoViews:
+        """Start two sequences, for the same text with the private prompt and without it.
+
+        Raises:
+            DrafterError: No more sequences fit.
+        """
+        private = await self.call(lambda: _View(self._drafter))
+        try:
+            return TwoViews(self, self._drafter, private, await self.call(lambda: _View(self._drafter)))
+        except DrafterError:
+            await self.call(private.free)
+            raise
 
     async def call(self, function: Callable[[], T]) -> T:
         """Run something in the drafter's thread.
@@ -64,11 +77,10 @@ class DraftContext:
     needs no message of its own and cannot be missed.
     """
 
-    def __init__(self, worker: DraftWorker, drafter: Drafter, sequence: SequenceId) -> None:
+    def __init__(self, worker: DraftWorker, drafter: Drafter, view: _View) -> None:
         self._worker = worker
         self._drafter = drafter
-        self._sequence = sequence
-        self._held: list[int] = []
+        self._view = view
 
     async def next(self, tokens: list[int], k: int = 1) -> Candidates:
         """What comes after `tokens`.
@@ -84,17 +96,66 @@ class DraftContext:
 
     async def close(self) -> None:
         """Give the sequence back."""
-        await self._worker.call(lambda: self._drafter.free(self._sequence))
+        await self._worker.call(self._view.free)
 
     def _next(self, tokens: list[int], k: int) -> Candidates:
-        # The last token is always fed again: only a fed token yields candidates.
-        keep = min(common_prefix(self._held, tokens), len(tokens) - 1)
-        if keep < len(self._held):
-            self._drafter.truncate(self._sequence, keep)
-            self._held = tokens[:keep]
-        (candidates,) = self._drafter.step([Feed(self._sequence, tokens[keep:])], k)
-        self._held = tokens
+        (candidates,) = self._drafter.step([self._view.feed(tokens)], k)
+        self._view.held = tokens
         return candidates
+
+
+class TwoViews:
+    """One generation's two sequences in the drafter; told whole token lists, as `DraftContext` is."""
+
+    def __init__(self, worker: DraftWorker, drafter: Drafter, private: _View, public: _View) -> None:
+        self._worker = worker
+        self._drafter = drafter
+        self._private = private
+        self._public = public
+
+    async def contrast(self, private: list[int], public: list[int], k: int) -> Contrast:
+        """Compare what comes next under each view.
+
+        Args:
+            private: All that the device has, prompt included; the list is kept and must not change.
+            public: The same as the cloud sees it.
+            k: How many candidates of the private view.
+
+        Raises:
+            DrafterError: The drafter failed.
+        """
+        return await self._worker.call(lambda: self._contrast(private, public, k))
+
+    async def close(self) -> None:
+        """Give the sequences back."""
+        await self._worker.call(self._private.free)
+        await self._worker.call(self._public.free)
+
+    def _contrast(self, private: list[int], public: list[int], k: int) -> Contrast:
+        contrast = self._drafter.contrast(self._private.feed(private), self._public.feed(public), k)
+        self._private.held, self._public.held = private, public
+        return contrast
+
+
+class _View:
+    """A sequence of the drafter and what it holds; used in the drafter's thread only."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self._drafter = drafter
+        self._sequence = drafter.new_sequence()
+        self.held: list[int] = []
+
+    def feed(self, tokens: list[int]) -> Feed:
+        """Cut back what is not the beginning of `tokens`; the feed that brings the rest."""
+        # The last token is always fed again: only a fed token yields candidates.
+        keep = min(common_prefix(self.held, tokens), len(tokens) - 1)
+        if keep < len(self.held):
+            self._drafter.truncate(self._sequence, keep)
+            self.held = tokens[:keep]
+        return Feed(self._sequence, tokens[keep:])
+
+    def free(self) -> None:
+        self._drafter.free(self._sequence)
 
 
 def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgedraft.core.log import Block, DraftLog, Settlement
+from edgedraft.core.draft import Block, Settlement
+from edgedraft.core.log import DraftLog
 from edgedraft.errors import InvalidInput, ProtocolError
 
 

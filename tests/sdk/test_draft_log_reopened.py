@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgedraft.core.log import Block, DraftLog
+from edgedraft.core.draft import Block
+from edgedraft.core.log import DraftLog
 from edgedraft.errors import ProtocolError
 from edgedraft.pipeline import encode_block
 from edgedraft.wire import FrameLimits, check_draft

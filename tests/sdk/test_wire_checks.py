@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import edgedraft.wire as wire_package
-from edgedraft.core.log import Block
+from edgedraft.core.draft import Block
 from edgedraft.errors import InvalidInput, ProtocolError
 from edgedraft.pipeline import encode_block
 from edgedraft.wire import (

@@ -13,112 +13,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 
+from edgedraft.core.draft import Block, Judge, Node, Settlement, always
 from edgedraft.errors import InvalidInput, ProtocolError
-
-Judge = Callable[[int], bool]
-"""Says yes or no to a token id."""
-
-
-def always(token: int) -> bool:
-    """Yes to every token."""
-    return True
-
-
-class Node:
-    """One draft token in the tree.
-
-    Attributes:
-        token: Token id, as it stands in the device's text.
-        wire: What the cloud sees in its place: itself, or the placeholder where it is held back.
-        position: Position among the generated tokens, from 0.
-        probability: The drafter's own confidence in it.
-        parent: The node before it; None for the settled tokens as they were when it was added.
-        children: Nodes that follow, in the order in which they were added.
-        number: How the wire names it within its epoch; 0 until it is sent.
-        alive: Whether it is still unverified and reachable from the settled tokens.
-        given: Whether the device decides the position, so that the verifier takes it as it stands.
-        held: Whether the guard holds the drafter's own choice back.
-        takes: Whether the device would take that token of the target in its place.
-    """
-
-    __slots__ = (
-        "alive",
-        "children",
-        "given",
-        "held",
-        "number",
-        "parent",
-        "position",
-        "probability",
-        "takes",
-        "token",
-        "wire",
-    )
-
-    def __init__(
-        self, token: int, position: int, probability: float, parent: Node | None, given: bool, takes: Judge
-    ) -> None:
-        self.token = token
-        self.wire = token
-        self.position = position
-        self.probability = probability
-        self.parent = parent
-        self.children: list[Node] = []
-        self.number = 0
-        self.alive = True
-        self.given = given
-        self.held = False
-        self.takes = takes
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Consecutive draft tokens as they go on the wire; the fields are those of `Draft`.
-
-    Attributes:
-        held: Position and token of what stays on the device; a placeholder is among `tokens` instead.
-    """
-
-    epoch: int
-    position: int
-    number: int
-    tokens: tuple[int, ...]
-    parent: int | None
-    given: tuple[bool, ...] = ()
-    held: tuple[tuple[int, int], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Settlement:
-    """What a verdict changed.
-
-    Attributes:
-        position: Position of the first newly settled token.
-        tokens: Newly settled token ids, as they stand in the device's text.
-        given: Positions among them that the device decided.
-        matched: How many of them a draft on the main path had foretold.
-        missed: How many positions had a draft on the main path that the target did not agree with.
-        held: How many of them are held back.
-        cut: Position from which the main path was cut, or None.
-        dropped: How many tokens the cut took off the main path.
-        revived: Tokens that a waiting branch put on the main path instead.
-        rolled_back: Whether a cut began a new epoch.
-        vetoed: Whether the device overruled the verdict from some position on.
-    """
-
-    position: int
-    tokens: tuple[int, ...]
-    given: tuple[int, ...] = ()
-    matched: int = 0
-    missed: int = 0
-    held: int = 0
-    cut: int | None = None
-    dropped: int = 0
-    revived: tuple[int, ...] = ()
-    rolled_back: bool = False
-    vetoed: bool = False
 
 
 class DraftLog:
@@ -217,6 +114,11 @@ class DraftLog:
         return bool(self.settled) and self.settled[-1] in self._stop_tokens
 
     @property
+    def wire_ended(self) -> bool:
+        """Whether the text is complete as the cloud sees it too, where a stop token may be held back."""
+        return self.ended and (not self.stopped or self.settled_wire[-1] in self._stop_tokens)
+
+    @property
     def room(self) -> int:
         """How many more tokens the main path may take now."""
         last = self._path[-1] if self._path else None
@@ -269,7 +171,7 @@ class DraftLog:
         self._alive += 1
         return node
 
-    def take_block(self, may_leave: Judge = always) -> Block | None:
+    def take_block(self, may_leave: Callable[[Node], bool] = always) -> Block | None:
         """Take the next run of unsent tokens that follow each other; None where all are sent, or no more may be.
 
         Args:
@@ -284,7 +186,7 @@ class DraftLog:
             if run and node.parent is not run[-1]:
                 break
             run.append(node)
-            if not node.held and not may_leave(node.token):
+            if not node.held and not may_leave(node):
                 self._hold(node)
                 self._cut_behind(node)
                 break
@@ -484,6 +386,10 @@ class DraftLog:
             # Its parent is settled: either it was when the node was added, or before it could be sent.
             return 0 if self._last_sent is not None else None
         return None if parent is self._last_sent else parent.number
+
+
+def _any(node: Node) -> bool:
+    return True
 
 
 def _first_line(roots: list[Node]) -> Iterator[Node]:
