@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Final
 
 import typer
@@ -12,12 +11,23 @@ from rich.console import Console
 
 from edgedraft.errors import InvalidInput
 from edgedraft.identity import Identity
+from edgedraft_apps.bench.command import (
+    OutOption,
+    PromptsOption,
+    QuickOption,
+    StrictOption,
+    chosen_parts,
+    finish,
+    run_suite,
+)
 from edgedraft_apps.bench.crowd import Pace
 from edgedraft_apps.bench.gateway import fairness, gateway_cost, isolation, parked
 from edgedraft_apps.bench.load import LoadSettings, make_identities, run_load
 from edgedraft_apps.bench.machine import describe_machine
+from edgedraft_apps.bench.privacy.cli import privacy, rule
 from edgedraft_apps.bench.prompts import DEFAULT_PROMPTS, load_prompts
 from edgedraft_apps.bench.results import Result, Row
+from edgedraft_apps.bench.steps import steps
 from edgedraft_apps.bench.suite import Suite, run_to_the_end
 from edgedraft_apps.bench.trace_drafter import AnyMaterial, Material, RecordedMaterial
 from edgedraft_apps.models_cli import RegistryOption, SourceOption
@@ -26,26 +36,20 @@ from edgedraft_cloud.engines.trace_file import TraceFile
 from edgedraft_models import build_hf, build_model, build_pair, load_registry
 
 bench_app = typer.Typer(no_args_is_help=True, help="Measure: real figures as a table and as JSON.")
+bench_app.command()(privacy)
+bench_app.command()(rule)
 
 VERIFIER_PARTS: Final[dict[str, Callable[[Suite], Coroutine[Any, Any, list[Row]]] | None]] = {
     "same": None,
     "speed": None,
+    "engine": None,
     "cost": gateway_cost,
     "fairness": fairness,
     "isolation": isolation,
+    "steps": steps,
     "parked": parked,
 }
 """Parts of the suite `verifier`; those without a function are `target_figures`, on vLLM."""
-
-PromptsOption = Annotated[
-    Path,
-    typer.Option(
-        help="JSON Lines with `prompt`, `text` or `turns`, or a text line each. [some of our own]", show_default=False
-    ),
-]
-OutOption = Annotated[Path | None, typer.Option("--json", help="Write the result to this file as JSON too.")]
-QuickOption = Annotated[bool, typer.Option("--quick", help="A short try-out; its figures are not to be quoted.")]
-StrictOption = Annotated[bool, typer.Option("--strict", help="Exit with 1 if a goal is missed.")]
 
 
 @bench_app.command()
@@ -131,7 +135,7 @@ def load(
         identities = [[Identity.load(identity)] * max(1, each)]
     with ProgressBars(Console(stderr=True)) as progress:
         rows = run_to_the_end(run_load(settings, identities, material, progress))
-    _finish(Result("load", rows), out, strict=False)
+    finish(Result("load", rows), out, strict=False)
 
 
 @bench_app.command()
@@ -154,10 +158,11 @@ def verifier(
     """Check the verifier's figures.
 
     `same` and `speed` compare the verifier on vLLM with plain vLLM: the same tokens, and how much faster they come. The
-    drafts are those of the pair's real drafter, replayed, so that it takes no time from the target. `cost`,
-    `fairness`, `isolation` and `parked` look at what is around the engine, with one that only replays.
+    drafts are those of the pair's real drafter, replayed, so that it takes no time from the target. `engine` looks at
+    vLLM without a gateway. `cost`, `fairness`, `isolation`, `steps` and `parked` look at what is around the engine,
+    with one that only replays.
     """
-    parts = _chosen(only, VERIFIER_PARTS)
+    parts = chosen_parts(only, VERIFIER_PARTS)
     on_vllm = [name for name in parts if VERIFIER_PARTS[name] is None]
     settings = None
     if on_vllm:
@@ -177,7 +182,7 @@ def verifier(
             rows += [] if part is None else await part(suite)
         return rows
 
-    _finish(Result("verifier", _run(run, quick)), out, strict=strict)
+    finish(Result("verifier", run_suite(run, quick)), out, strict=strict)
 
 
 @bench_app.command()
@@ -216,25 +221,5 @@ def capacity(
     settings = CapacitySettings(
         target, beside, drafter, load_prompts(prompts, limit), tokens, draft_ms / 1000, gamma, numbers
     )
-    rows = _run(lambda suite: capacity_figures(suite, settings), quick)
-    _finish(Result("capacity", rows), out, strict=strict)
-
-
-def _chosen(only: Collection[str] | None, parts: Collection[str]) -> list[str]:
-    for name in only or ():
-        if name not in parts:
-            raise InvalidInput("only", f"is {name!r}", f"use {', '.join(parts)}")
-    return [name for name in parts if not only or name in only]
-
-
-def _run(part: Callable[[Suite], Coroutine[Any, Any, list[Row]]], quick: bool) -> list[Row]:
-    with TemporaryDirectory(prefix="edgedraft-bench-") as folder, ProgressBars(Console(stderr=True)) as progress:
-        return run_to_the_end(part(Suite(Path(folder), quick, progress)))
-
-
-def _finish(result: Result, out: Path | None, *, strict: bool) -> None:
-    if out is not None:
-        result.save(out)
-    result.show(Console())
-    if strict and result.missed:
-        raise typer.Exit(1)
+    rows = run_suite(lambda suite: capacity_figures(suite, settings), quick)
+    finish(Result("capacity", rows), out, strict=strict)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 
@@ -28,9 +28,13 @@ from edgedraft_apps.bench.privacy.rules import Decision, Expected, LogProbs, Rul
 from edgedraft_apps.bench.privacy.texts import Text, TextPool
 
 Progress = Callable[[str, int, int, str], None]
-PlainMode = Literal["local", "open", "public", "cloaked"]
-PLAIN_MODES: Final[tuple[PlainMode, ...]] = ("local", "open", "public", "cloaked")
-"""What rules are compared with; `public` is the target with the public view alone, without a device."""
+PLAIN_MODES: Final = {
+    "local": ("device", None),
+    "open": ("device", "device"),
+    "public": ("public", "public"),
+    "cloaked": ("cloaked", "cloaked"),
+}
+"""What rules are compared with: the views of drafter and target; `public` is a cloud that sees the public view only."""
 
 _TEXTS: Final = 40
 """Texts in a batch; more add nothing to the speed of two cores."""
@@ -135,7 +139,7 @@ class Asked:
         views = self.sealed
         return Guard(secrets, views.private_texts, views.public.text, self.codec.token_bytes, GuardLimits())
 
-    def ids(self, view: Literal["device", "public", "cloaked"]) -> Text:
+    def ids(self, view: str) -> Text:
         """Token ids of a view."""
         views = {"device": self.sealed.device, "public": self.sealed.public, "cloaked": self.cloaked.public}
         return tuple(self.codec.encode_chat(views[view].messages))
@@ -174,7 +178,7 @@ class _Walk:
         placeholder: See `Pair`.
     """
 
-    def __init__(self, asked: Asked, way: PlainMode | Rule, placeholder: int) -> None:
+    def __init__(self, asked: Asked, way: str | Rule, placeholder: int) -> None:
         self._asked = asked
         self._way = way
         self._placeholder = placeholder
@@ -184,15 +188,9 @@ class _Walk:
         self._guard = asked.new_guard()
         self._session = self._guard.session()
         self._trail = self._guard.root()
-        views: dict[str, tuple[str, str | None]] = {
-            "local": ("device", None),
-            "open": ("device", "device"),
-            "public": ("public", "public"),
-            "cloaked": ("cloaked", "cloaked"),
-        }
-        device, cloud = views[way] if isinstance(way, str) else ("device", "public")
-        self._device: Text = asked.ids(device)  # type: ignore[arg-type]
-        self._cloud: Text | None = None if cloud is None else asked.ids(cloud)  # type: ignore[arg-type]
+        device, cloud = PLAIN_MODES[way] if isinstance(way, str) else ("device", "public")
+        self._device = asked.ids(device)
+        self._cloud = None if cloud is None else asked.ids(cloud)
 
     @cached_property
     def name(self) -> str:
@@ -256,7 +254,7 @@ class _Walk:
 def explore(
     pair: Pair,
     questions: Sequence[Question],
-    ways: Sequence[PlainMode | Rule],
+    ways: Sequence[str | Rule],
     out: Path,
     progress: Progress,
     seconds: float | None = None,

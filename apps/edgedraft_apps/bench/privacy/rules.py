@@ -170,3 +170,18 @@ RULE_SETS: Final[Mapping[str, tuple[Rule, ...]]] = {
     ),
 }
 """What is compared, by a name for each set."""
+
+DEFAULT_RULE: Final = Rule("variation", 0.4, cut=0.1)
+"""The rule of mode `sealed`; `edgedraft.privacy.gate.DecisionRule` has the same defaults."""
+
+
+def rule_named(name: str) -> Rule:
+    """A rule of the sets by its name.
+
+    Raises:
+        InvalidInput: None has that name.
+    """
+    known = {rule.name: rule for rules in RULE_SETS.values() for rule in rules}
+    if name not in known:
+        raise InvalidInput("rule", f"is {name!r}", f"use one of: {'; '.join(known)}")
+    return known[name]

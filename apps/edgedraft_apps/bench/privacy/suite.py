@@ -1,0 +1,72 @@
+"""The parts of `edgedraft bench privacy`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from edgedraft.text import TextCodec
+from edgedraft_apps.bench.privacy.detectors import detector_rows
+from edgedraft_apps.bench.privacy.questions import load_questions
+from edgedraft_apps.bench.privacy.rules import DEFAULT_RULE, Rule
+from edgedraft_apps.bench.results import Row
+from edgedraft_apps.bench.suite import Suite
+from edgedraft_models import BuiltPair
+
+PARTS: Final = ("alarms", "cost", "detectors", "answers")
+"""What can be measured by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrivacySettings:
+    """What to measure with.
+
+    Attributes:
+        pair: A real pair.
+        answers: File of answers to the private questions.
+        half: Of the questions; None: all.
+    """
+
+    pair: BuiltPair
+    answers: Path
+    half: str | None = None
+
+
+async def privacy_figures(suite: Suite, settings: PrivacySettings, parts: Sequence[str]) -> list[Row]:
+    """Measure parts of the suite.
+
+    Raises:
+        EdgedraftError: A model or a verifier failed.
+    """
+    rows: list[Row] = []
+    codec = TextCodec.load(settings.pair.drafter)
+    if {"alarms", "cost"} & set(parts):
+        # Only here: it loads TVM.
+        from edgedraft_apps.bench.privacy.ordinary import alarm_rows, cost_rows, ordinary_answers
+
+        answered = ordinary_answers(settings.pair.drafter, codec, suite.progress, 16 if suite.quick else None)
+        if "alarms" in parts:
+            rows += alarm_rows(answered, codec)
+        if "cost" in parts:
+            rows += await cost_rows(answered, codec)
+    if "detectors" in parts:
+        rows += detector_rows()
+    if "answers" in parts:
+        rows += _answers(suite, settings)
+    return rows
+
+
+def _answers(suite: Suite, settings: PrivacySettings) -> list[Row]:
+    # Only here: it loads TVM.
+    from edgedraft_apps.bench.privacy.rule import PLAIN_MODES, Pair, explore
+    from edgedraft_apps.bench.privacy.tally import answer_rows, tallies
+
+    questions = load_questions(half=settings.half)
+    if suite.quick:
+        questions = questions[::6]
+    pair = Pair.load(settings.pair.drafter, settings.pair.target)
+    ways: list[str | Rule] = [*PLAIN_MODES, DEFAULT_RULE]
+    answers = explore(pair, questions, ways, settings.answers, suite.progress)
+    return answer_rows(tallies(answers, questions), DEFAULT_RULE.name)
