@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from edgedraft.privacy.guard import Guard, GuardSession, Trail
@@ -107,10 +107,15 @@ def plain(text: str) -> str:
     return "".join(char for char in text if char.isalnum())
 
 
+def visible(text: str) -> str:
+    """Without characters that nobody sees."""
+    return "".join(char for char in unicodedata.normalize("NFKC", text) if unicodedata.category(char) != "Cf")
+
+
 def readings(text: str) -> set[str]:
     """The text, and the text with spelled digits as digits."""
-    visible = "".join(char for char in unicodedata.normalize("NFKC", text) if unicodedata.category(char) != "Cf")
-    return {plain(visible), plain(_SPELLED.sub(lambda match: SPELLED[match.group().lower()], visible))}
+    shown = visible(text)
+    return {plain(shown), plain(_SPELLED.sub(lambda match: SPELLED[match.group().lower()], shown))}
 
 
 def pieces_of_secret(secret: str, texts: Iterable[str], public: str = "", size: int = 6) -> set[str]:
@@ -145,7 +150,7 @@ def runs_of_words(private: str, texts: Iterable[str], public: str = "", count: i
 
 def _words_joined(text: str, length: int) -> set[str]:
     """All that consecutive words make, up to a length."""
-    words = [plain(word) for word in re.findall(r"[^\W_]+", text)]
+    words = [plain(word) for word in re.findall(r"[^\W_]+", visible(text))]
     found = set()
     for start in range(len(words)):
         joined = ""
@@ -155,6 +160,3 @@ def _words_joined(text: str, length: int) -> set[str]:
                 break
             found.add(joined)
     return found
-
-
-Transform = Callable[[str], str]

@@ -23,7 +23,7 @@ from typing import Final
 from edgedraft.errors import InvalidInput, LeakError
 from edgedraft.privacy.normalise import GAP, squeeze
 from edgedraft.privacy.patterns import GuardLimits, Patterns
-from edgedraft.privacy.reading import NOTHING, Found, Reading, parted, read
+from edgedraft.privacy.reading import NOTHING, Found, Reading, contains, parted, read
 
 __all__ = ["Guard", "GuardLimits", "GuardSession", "Trail", "placeholder_token"]
 
@@ -159,9 +159,7 @@ class Guard:
         Raises:
             LeakError: Something that may not leave stands in it.
         """
-        start = NOTHING._replace(last="") if cut else NOTHING
-        _, found = read(start, text.encode("utf-8", "replace") + (b"x" if cut else b""), self._patterns)
-        if found.forbidden:
+        if contains(text, self._patterns, cut=cut):
             raise LeakError("private text", place, "leave it out, or mark it as public in the prompt")
 
 

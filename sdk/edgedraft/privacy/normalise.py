@@ -62,7 +62,7 @@ class Piece(NamedTuple):
 
 
 def starts_word(before: str, shape: str) -> bool:
-    """Whether a character of a shape starts a word after one of another shape.
+    """Whether a character of a shape starts a word after one of another shape; "" before it is the middle of a word.
 
     Digits part from letters, a capital from the small letter before it (`userName`), and in scripts without spaces
     every character is a word.
@@ -70,13 +70,13 @@ def starts_word(before: str, shape: str) -> bool:
     return (
         before in (GAP, WORDLESS)
         or shape == WORDLESS
-        or (before == _DIGIT) != (shape == _DIGIT)
+        or (before != "" and (before == _DIGIT) != (shape == _DIGIT))
         or (before == _LOWER and shape == _UPPER)
     )
 
 
 def squeeze(text: str) -> Piece:
-    """A text in compact form, as if it stood after the middle of a word."""
+    """A text in compact form, as if it stood in the middle of a word."""
     chars: list[str] = []
     bounds: list[str] = []
     first = last = ""
@@ -85,13 +85,19 @@ def squeeze(text: str) -> Piece:
             first = first or shape
             if plain:
                 chars.append(plain)
-                bounds.append(START if last and starts_word(last, shape) else INSIDE)
+                bounds.append(START if starts_word(last, shape) else INSIDE)
             last = shape
     return Piece("".join(chars), "".join(bounds), first, last)
 
 
 def words(text: str) -> list[str]:
-    """The words of a text in compact form; a character of a script without spaces is one by itself."""
+    """The words of a text in compact form, as gaps part them; without gaps every character is one."""
+    spaced = (f" {plain} " if shape == WORDLESS else plain or " " for char in text for plain, shape in _fold(char))
+    return "".join(spaced).split()
+
+
+def parts(text: str) -> list[str]:
+    """The words of a text in compact form, parted wherever one may start (`starts_word`)."""
     piece = squeeze(GAP + text)
     starts = [index for index, mark in enumerate(piece.bounds) if mark == START]
     return [piece.text[start:end] for start, end in zip(starts, [*starts[1:], len(piece.text)], strict=True)]

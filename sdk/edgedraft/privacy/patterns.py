@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from edgedraft.errors import InvalidInput
 from edgedraft.privacy.dates import date_spellings
-from edgedraft.privacy.normalise import START, wordless, words
+from edgedraft.privacy.normalise import START, parts, wordless, words
 from edgedraft.privacy.numbers import CONNECTORS, DIGIT_WORDS, number_parts, read
 
 REACH: Final = 128
@@ -21,6 +21,8 @@ REACH: Final = 128
 
 _KEY: Final = 8  # whole strings from this length on are found by their last characters, and stand anywhere
 _DIGIT_PIECE, _LETTER_PIECE = 3, 4  # lengths of the least pieces that the budget counts
+
+_BUDGET_SHARE: Final = 4  # of a long secret, less than the fourth part may leave in pieces
 
 Share: TypeAlias = tuple[int, int]
 """What a piece tells of a secret: which secret, and the bits of its characters."""
@@ -32,8 +34,8 @@ class GuardLimits:
 
     Attributes:
         secret_words: Words of a secret in a row.
-        secret_chars: Letters and digits of a secret in a row; what is shorter may not leave whole. Also one more than
-            the number of its characters that may leave in pieces, all sessions together.
+        secret_chars: Letters and digits of a secret in a row; what is shorter may not leave whole. In smaller pieces
+            fewer than so many of its characters may leave, or than a fourth if that is more, all sessions together.
         private_words: Words of other private text in a row.
 
     Raises:
@@ -83,8 +85,8 @@ class Patterns:
     def publish(self, text: str) -> None:
         """Free what stands in a public text."""
         spelled = words(text)
-        as_digits = numerals(spelled)
-        self._public += f" {''.join(spelled)} {''.join(as_digits)}"
+        as_digits = numerals(parts(text))
+        self._public += f" {''.join(spelled)} {''.join(numerals(spelled))} {''.join(as_digits)}"
         self._public_digits += f" {''.join(filter(str.isdigit, as_digits))}"
         public = self._public
         for strings in (self._windows, self._long, self._short):
@@ -97,14 +99,17 @@ class Patterns:
         spelled = words(secret)
         if not spelled:
             return False
+        as_digits = numerals(parts(secret))
         for form in {tuple(spelled), tuple(numerals(spelled))}:
             compact = "".join(form)
-            self._forbid_value(compact, form)
+            self._windows |= self._free(_windows(compact, self._size))
+            small = [compact, *_runs(form, self._limits.secret_words)]
+            self._forbid(string for string in small if len(string) < self._size)
             self._forbid_spelled(compact)
             self._watch_pieces(compact)
-        digits = "".join(word for word in numerals(spelled) if word.isdigit())
+        digits = "".join(filter(str.isdigit, as_digits))
         self._digits |= {window for window in _windows(digits, self._size) if window not in self._public_digits}
-        self._forbid(date_spellings(numerals(spelled)))
+        self._forbid(date_spellings(as_digits))
         letter_pieces = (piece for piece in self._pieces if len(piece) >= _LETTER_PIECE)
         self._at_starts = tuple({len(string) for string in (*self._short, *letter_pieces)})
         return True
@@ -116,12 +121,6 @@ class Patterns:
         self._forbid(_runs(numerals(spelled), self._limits.private_words))
         self._at_starts = tuple({*self._at_starts, *map(len, self._short)})
 
-    def _forbid_value(self, compact: str, form: Sequence[str]) -> None:
-        if len(compact) < self._size:
-            self._forbid([compact])
-        self._windows |= self._free(_windows(compact, self._size))
-        self._forbid(run for run in _runs(form, self._limits.secret_words) if len(run) < self._size)
-
     def _forbid_spelled(self, compact: str) -> None:
         """Digits as words, for text that sets them letter by letter, where no word can be told from the next."""
         for window in _windows(compact, self._size) or {compact}:
@@ -131,7 +130,7 @@ class Patterns:
 
     def _watch_pieces(self, compact: str) -> None:
         secret = len(self._budgets)
-        self._budgets.append(min(self._size, len(compact)) - 1)
+        self._budgets.append(min(max(self._size, len(compact) // _BUDGET_SHARE), len(compact)) - 1)
         found: dict[str, int] = {}
         for length in (_DIGIT_PIECE, *range(_LETTER_PIECE, min(self._size, _KEY))):
             for start in range(len(compact) - length + 1):
@@ -158,36 +157,42 @@ class Patterns:
 
     # ------------------------------------------------------------ what is found
 
-    def scan(self, text: str, bounds: str, start: int) -> tuple[bool, set[Share]]:
+    def scan(self, text: str, bounds: str, start: int, *, cut: bool = False) -> tuple[bool, set[Share]]:
         """What ends at or after a place.
 
         Args:
             text: Compact text, at least `REACH` characters of any kind before `start`.
-            bounds: Its marks. The end of the text counts as the end of a word.
+            bounds: Its marks.
             start: Where what is new begins.
+            cut: The text is cut off, so that its end is not the end of a word.
 
         Returns:
             Whether something forbidden does, and the pieces of secrets that do. Three characters with a digit count
             anywhere, more letters where a word starts with them.
         """
-        size, length, forbidden = self._size, len(text), False
-        pieces: set[Share] = set()
-        for end in range(start + 1, length + 1):
-            if text[end - size : end] in self._windows:
-                forbidden = True
-            for run in self._lengths.get(text[end - _KEY : end], ()):
-                forbidden = forbidden or text[end - run : end] in self._long
-            pieces.update(self._pieces.get(text[end - _DIGIT_PIECE : end], ()))
-        first = bounds.find(START, max(start + 1 - _KEY, 0))
-        while first >= 0 and self._at_starts:
+        shares: set[Share] = set()
+        length = len(text)
+        ends = range(start + 1, length + 1)
+        size = self._size
+        forbidden = not self._windows.isdisjoint([text[end - size : end] for end in ends])
+        if not self._lengths.keys().isdisjoint([text[end - _KEY : end] for end in ends]):
+            forbidden = forbidden or any(
+                text[end - run : end] in self._long
+                for end in ends
+                for run in self._lengths.get(text[end - _KEY : end], ())
+            )
+        if not self._pieces.keys().isdisjoint([text[end - _DIGIT_PIECE : end] for end in ends]):
+            shares.update(share for end in ends for share in self._pieces.get(text[end - _DIGIT_PIECE : end], ()))
+        first = bounds.find(START, start + 1 - _KEY) if self._at_starts else -1
+        while first >= 0:
             for run in self._at_starts:
                 end = first + run
                 if start < end <= length:
-                    pieces.update(self._pieces.get(text[first:end], ()))
-                    if text[first:end] in self._short and (end == length or bounds[end] == START):
+                    shares.update(self._pieces.get(text[first:end], ()))
+                    if text[first:end] in self._short and (bounds[end] == START if end < length else not cut):
                         forbidden = True
             first = bounds.find(START, first + 1)
-        return forbidden, pieces
+        return forbidden, shares
 
     def digits_end_in(self, digits: str, start: int) -> bool:
         """The same for digits alone, whatever stands between them."""
@@ -215,6 +220,8 @@ def numerals(spelled: Sequence[str]) -> list[str]:
 
 def render(group: Sequence[str]) -> list[str]:
     """Consecutive number words and connectors as digits; connectors at the end are words like any other."""
+    if not group:
+        return []
     end = len(group)
     while end and group[end - 1] in CONNECTORS:
         end -= 1

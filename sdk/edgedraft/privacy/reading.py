@@ -83,6 +83,21 @@ def parted(reading: Reading) -> Reading:
     return reading if reading.last == GAP else reading._replace(last=GAP)
 
 
+def contains(text: str, patterns: Patterns, *, cut: bool) -> bool:
+    """Whether something forbidden stands in a text.
+
+    Args:
+        text: The text.
+        patterns: What to look for.
+        cut: It is cut out of a longer text, so that words may go on at both ends; what spelled numbers say there is not
+            looked at, for the first of them may be the end of another word.
+    """
+    if not cut:
+        return read(NOTHING, text.encode("utf-8", "replace"), patterns)[1].forbidden
+    piece = squeeze(text)
+    return patterns.scan(NOTHING.text + piece.text, NOTHING.bounds + piece.bounds, REACH, cut=True)[0]
+
+
 def read(reading: Reading, data: bytes, patterns: Patterns) -> tuple[Reading, Found]:
     """Read on.
 
@@ -139,30 +154,33 @@ def _spell(before: Spelled | None, text: str, bounds: str) -> Spelled | None:
             group = (*group, word)
             left = REACH
             continue
-        read_as = [*render(group), word]
-        text += "".join(read_as)
-        bounds += _marks(read_as)
+        for part in (*render(group), word):
+            text += part
+            bounds += _marks(part)
         left -= len(word)
         group = ()
-    read_as = render((*group, spelled[-1])) if _belongs(spelled[-1], group) else [*render(group), spelled[-1]]
-    if left <= 0 and not group and not _belongs(spelled[-1], group):
+    last = spelled[-1]
+    if _belongs(last, group):
+        shown = render((*group, last))
+    elif left > 0 or group:
+        shown = [*render(group), last]
+    else:
         return None
-    return Spelled(text, bounds + _marks(read_as), group, "".join(read_as), digits, left)
+    return Spelled(text, bounds + "".join(map(_marks, shown)), group, "".join(shown), digits, left)
 
 
 def _look(before: Spelled | None, now: Spelled, patterns: Patterns) -> tuple[Spelled, bool, set[Share]]:
     """What ends in the new part of the second view, which is cut to its last characters here."""
-    added = now.text[REACH:] + now.tail
+    text, bounds, group, tail, digits, left = now
+    added = text[REACH:] + tail
     start = _common(before.tail, added) if before is not None else 0
-    forbidden, shares = patterns.scan(now.text + now.tail, now.bounds, REACH + start)
-    digits = now.digits
+    forbidden, shares = patterns.scan(text + tail, bounds, REACH + start)
     if patterns.digits_kept and not added.isalpha():
         same = len(digits) + len(_digits_of(added[:start]))
         forbidden |= patterns.digits_end_in(digits + _digits_of(added), same)
-        digits = (digits + _digits_of(now.text[REACH:]))[-patterns.digits_kept :]
-    end = len(now.text)
-    cut = now._replace(text=now.text[-REACH:], bounds=now.bounds[end - REACH : end], digits=digits)
-    return cut, forbidden, shares
+        digits = (digits + _digits_of(text[REACH:]))[-patterns.digits_kept :]
+    end = len(text)
+    return Spelled(text[-REACH:], bounds[end - REACH : end], group, tail, digits, left), forbidden, shares
 
 
 def _belongs(word: str, group: tuple[str, ...]) -> bool:
@@ -179,8 +197,8 @@ def _split(text: str, bounds: str, start: int) -> list[str]:
     return result
 
 
-def _marks(spelled: list[str]) -> str:
-    return "".join(START + INSIDE * (len(word) - 1) for word in spelled)
+def _marks(word: str) -> str:
+    return START + INSIDE * (len(word) - 1)
 
 
 def _common(one: str, other: str) -> int:

@@ -1,4 +1,4 @@
-"""Law: whatever a drafter echoes, in whatever dress, split, rolled back or spread over sessions, nothing private leaves."""
+"""Law: nothing private leaves, however a drafter dresses up, splits, takes back and spreads what it echoes."""
 
 from collections.abc import Callable
 
