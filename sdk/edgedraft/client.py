@@ -8,8 +8,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from edgedraft.call import WIRE_MODES, Call, Calls, Privacy, PublicView, check_length
 from edgedraft.core.log import DraftLog
-from edgedraft.deciders import TargetDecides
+from edgedraft.deciders import Decider, DeviceDecides, TargetDecides
 from edgedraft.drafters.base import Drafter
 from edgedraft.egress import Gate
 from edgedraft.errors import InvalidInput, ProtocolError
@@ -18,20 +19,22 @@ from edgedraft.generation import Generation
 from edgedraft.identity import Identity
 from edgedraft.local import generate_locally
 from edgedraft.pipeline import Pipeline
+from edgedraft.privacy.detect import Detectors
+from edgedraft.privacy.gate import DecisionRule
+from edgedraft.privacy.guard import GuardLimits
 from edgedraft.privacy.ledger import Ledger
+from edgedraft.privacy.policy import Policy
 from edgedraft.privacy.sealed_file import ledger_key
 from edgedraft.privacy.shaping import Shaping
-from edgedraft.prompt import Mode, Prompt, PromptLike
+from edgedraft.prompt import Mode, PromptLike
 from edgedraft.report import Meter
 from edgedraft.sampling import SamplingParams
-from edgedraft.text import StopMatcher, TextCodec
-from edgedraft.transcript import Transcript
+from edgedraft.text import TextCodec
 from edgedraft.transport.base import Transport
 from edgedraft.wire import PROTOCOL_VERSION
 from edgedraft.wire import verify_pb2 as pb
 from edgedraft.worker import DraftWorker
 
-_WIRE_MODES: Final = {Mode.OPEN: pb.MODE_OPEN}
 _PREPARE: Final = "pass a folder made by `edgedraft models build`"
 
 
@@ -39,7 +42,7 @@ class Client:
     """Generates text with a drafter on this device and a target behind a verifier.
 
     ```python
-    async with Client(drafter, verifier="verifier.example:7443", identity="~/.edgedraft/id", mode="open") as client:
+    async with Client(drafter, verifier="verifier.example:7443", identity="~/.edgedraft/id") as client:
         print(await client.generate("Why is the sky blue?"))
     ```
 
@@ -48,6 +51,10 @@ class Client:
         verifier: `host:port`, or a transport of your own; not needed for mode `local`.
         identity: Folder with this device's key and certificate, or a loaded identity.
         mode: The privacy mode of calls that name none.
+        rule: Who decides a token in mode `sealed`, for calls that name none; None takes the default.
+        limits: From which size on a piece of private text may not leave, for calls that name none.
+        detectors: What finds secrets in prompts; None takes the standard ones.
+        policy: Modes that no call may use.
         model: Target to ask for; empty takes the verifier's only one.
         codec: Tokenizer and chat template; None takes those in the drafter's folder.
         block_size: Draft tokens to gather into a frame while others are in flight.
@@ -64,6 +71,7 @@ class Client:
         InvalidInput: Arguments that do not fit together.
         ModelError: The drafter's folder cannot be used.
         IdentityError: The identity cannot be used.
+        ForbiddenMode: The policy forbids the mode.
         LedgerError: The ledger file or its key cannot be made.
     """
 
@@ -73,7 +81,11 @@ class Client:
         *,
         verifier: str | Transport | None = None,
         identity: Identity | str | Path | None = None,
-        mode: Mode | str,
+        mode: Mode | str = Mode.SEALED,
+        rule: DecisionRule | None = None,
+        limits: GuardLimits | None = None,
+        detectors: Detectors | None = None,
+        policy: Policy | None = None,
         model: str = "",
         codec: TextCodec | None = None,
         block_size: int = 4,
@@ -82,9 +94,12 @@ class Client:
         shaping: Shaping | None = None,
         ledger: Ledger | str | Path | None = None,
     ) -> None:
-        self._mode = _mode(mode)
-        if verifier is None and self._mode is not Mode.LOCAL:
-            raise InvalidInput("verifier", f"is missing for mode {self._mode}", "pass host:port, or use mode local")
+        chosen = _mode(mode)
+        self._privacy = Privacy(chosen, rule or DecisionRule(), limits or GuardLimits(), detectors)
+        policy = policy or Policy()
+        policy.check(chosen)
+        if verifier is None and chosen is not Mode.LOCAL:
+            raise InvalidInput("verifier", f"is missing for mode {chosen}", "pass host:port, or use mode local")
         if block_size < 1:
             raise InvalidInput("block_size", f"is {block_size}", "use at least 1")
         if not 0 <= resume_seconds < math.inf:
@@ -100,6 +115,7 @@ class Client:
         if drafter.info.tokenizer_fingerprint != self._codec.fingerprint:
             raise InvalidInput("codec", "is not the drafter's tokenizer", _PREPARE)
         self._worker = DraftWorker(drafter)
+        self._calls = Calls(self._codec, drafter.info, policy, model)
         self._owns_ledger = not isinstance(ledger, Ledger)
         self.ledger = _ledger(ledger, identity, self._codec)
         self._gate = None if verifier is None else Gate(_transport(verifier, identity), self.ledger, shaping)
@@ -138,12 +154,27 @@ class Client:
                 self._target = self._choose_target(await self._gate.describe())
             return self._target
 
+    def public_view(self, prompt: PromptLike, mode: Mode | str | None = None) -> PublicView:
+        """Exactly what the cloud would see of a prompt; nothing is sent.
+
+        Args:
+            prompt: As for `generate`.
+            mode: The privacy mode; None takes the client's.
+
+        Raises:
+            InvalidInput: The prompt or the mode is wrong.
+            PrivacyError: The policy forbids the mode, or public text holds a secret.
+        """
+        return self._calls.view(prompt, self._chosen(mode, None, None))
+
     def generate(
         self,
         prompt: PromptLike,
         sampling: SamplingParams | None = None,
         *,
         mode: Mode | str | None = None,
+        rule: DecisionRule | None = None,
+        limits: GuardLimits | None = None,
         background: bool = False,
     ) -> Generation:
         """Answer a prompt.
@@ -152,6 +183,8 @@ class Client:
             prompt: A string (one user message), a `Prompt`, or messages.
             sampling: How to choose tokens and when to stop; None is greedy, up to 256 tokens.
             mode: The privacy mode of this call; None takes the client's.
+            rule: Who decides a token of this call in mode `sealed`; None takes the client's.
+            limits: From which size on a piece of private text may not leave; None takes the client's.
             background: Nobody waits for it: a busy verifier serves it after those that somebody waits for.
 
         Returns:
@@ -160,34 +193,29 @@ class Client:
         Raises:
             InvalidInput: The prompt or a setting is wrong, the prompt does not fit the context, or this client is
                 closed.
+            PrivacyError: The policy forbids the mode, or something private stands where it would leave.
         """
         self._check_open()
-        chosen = self._mode if mode is None else _mode(mode)
-        if self._gate is None and chosen is not Mode.LOCAL:
-            raise InvalidInput("mode", f"is {chosen}, but the client has no verifier", "pass one, or use mode local")
-        asked = Prompt.of(prompt)
-        ids = self._codec.encode(asked.raw) if asked.raw else self._codec.encode_chat(asked.as_dicts())
-        settings = sampling or SamplingParams()
-        matcher = StopMatcher(settings.stop)
-        self._check_prompt(ids, self._worker.info.context_length)
-        transcript = Transcript(self._codec.token_bytes, matcher)
-
-        async def run(generation: Generation) -> None:
-            if chosen is Mode.LOCAL:
-                await generate_locally(generation, self._worker, self._codec, transcript, ids, settings)
-            else:
-                await self._run(generation, transcript, ids, settings, chosen, background)
+        privacy = self._chosen(mode, rule, limits)
+        if self._gate is None and privacy.mode is not Mode.LOCAL:
+            raise InvalidInput(
+                "mode", f"is {privacy.mode}, but the client has no verifier", "pass one, or use mode local"
+            )
+        call = self._calls.make(prompt, sampling or SamplingParams(), privacy)
 
         async def tracked(generation: Generation) -> None:
             task = asyncio.current_task()
             assert task is not None
             self._running.add(task)
             try:
-                await run(generation)
+                if call.mode is Mode.LOCAL:
+                    await generate_locally(generation, self._worker, self._codec, call)
+                else:
+                    await self._run(generation, call, background)
             finally:
                 self._running.discard(task)
 
-        return Generation(tracked, self.ledger.page(chosen))
+        return Generation(tracked, self.ledger.page(call.mode))
 
     async def close(self) -> None:
         """Cancel what is running and give back connection, drafter and threads; may be called again."""
@@ -210,40 +238,44 @@ class Client:
         if self._closed:
             raise InvalidInput("client", "is closed", "make another")
 
-    async def _run(
-        self,
-        generation: Generation,
-        transcript: Transcript,
-        ids: list[int],
-        sampling: SamplingParams,
-        mode: Mode,
-        background: bool,
-    ) -> None:
+    def _chosen(self, mode: Mode | str | None, rule: DecisionRule | None, limits: GuardLimits | None) -> Privacy:
+        ours = self._privacy
+        chosen = ours.mode if mode is None else _mode(mode)
+        return Privacy(chosen, rule or ours.rule, limits or ours.limits, ours.detectors)
+
+    async def _run(self, generation: Generation, call: Call, background: bool) -> None:
         assert self._gate is not None
         loop = asyncio.get_running_loop()
-        meter = Meter(started=loop.time(), prompt_tokens=len(ids))
+        meter = Meter(started=loop.time(), prompt_tokens=len(call.device_ids))
         target = await self.connect()
-        self._check_prompt(ids, target.context_length)
-        max_tokens = min(sampling.max_tokens, target.context_length - len(ids))
-        stops = () if sampling.ignore_eos else self._codec.eos_token_ids
+        check_length(call.public_ids, target.context_length)
+        if WIRE_MODES[call.mode] not in target.modes:
+            raise InvalidInput("mode", f"is {call.mode}, which the verifier does not serve", "use another mode")
+        decider = await self._decider(call)
+        room = self._worker.info.context_length - max(len(call.device_ids), len(call.public_ids))
+        max_tokens = min(call.sampling.max_tokens, target.context_length - len(call.public_ids))
+        if decider.last_word:
+            max_tokens = min(max_tokens, room)
+        stops = () if call.sampling.ignore_eos else self._codec.eos_token_ids
         log = DraftLog(
             max_tokens=max_tokens,
             window=target.max_window,
             max_block=min(self._block_size, target.max_block),
-            stop_tokens={*stops, *sampling.stop_token_ids},
+            stop_tokens={*stops, *call.sampling.stop_token_ids},
+            placeholder=call.placeholder,
+            last_word=decider.last_word,
         )
-        decider = TargetDecides(ids, await self._worker.context())
         pipeline = Pipeline(
-            opening=self._open_frame(ids, sampling, max_tokens, mode, background),
+            opening=self._open_frame(call, max_tokens, background),
             decider=decider,
             log=log,
             gate=self._gate,
             page=generation.ledger,
-            guard=None,
-            transcript=transcript,
+            guard=call.guard,
+            transcript=call.transcript,
             meter=meter,
             emit=generation.push,
-            draft_limit=self._worker.info.context_length - len(ids),
+            draft_limit=room,
             vocab_size=self._worker.info.vocab_size,
             resume_seconds=self._resume_seconds,
             clock=loop.time,
@@ -254,7 +286,7 @@ class Client:
                 reason = await pipeline.run()
             finally:
                 await decider.close()
-            tail = transcript.finish()
+            tail = call.transcript.finish()
             if tail:
                 generation.push(Verified(len(log.settled), (), tail))
             generation.push(Finished(reason, generation.text, meter.report(loop.time())))
@@ -263,15 +295,21 @@ class Client:
         finally:
             await pipeline.close()
 
-    def _open_frame(
-        self, ids: list[int], sampling: SamplingParams, max_tokens: int, mode: Mode, background: bool
-    ) -> pb.Open:
+    async def _decider(self, call: Call) -> Decider:
+        if call.mode is not Mode.SEALED:
+            return TargetDecides(call.public_ids, await self._worker.context(), call.guard)
+        assert call.guard is not None
+        views = await self._worker.two_views()
+        return DeviceDecides(call.device_ids, call.public_ids, views, call.rule, call.guard, call.sampling)
+
+    def _open_frame(self, call: Call, max_tokens: int, background: bool) -> pb.Open:
+        sampling = call.sampling
         return pb.Open(
             protocol=PROTOCOL_VERSION,
             model=self._model,
             tokenizer_fingerprint=self._codec.fingerprint,
-            mode=_WIRE_MODES[mode],
-            prompt=ids,
+            mode=WIRE_MODES[call.mode],
+            prompt=call.public_ids,
             sampling=pb.Sampling(
                 temperature=sampling.temperature, top_p=sampling.top_p, top_k=sampling.top_k, seed=sampling.seed
             ),
@@ -296,17 +334,6 @@ class Client:
         if min(target.context_length, target.max_block, target.max_window) < 1:
             raise ProtocolError("the verifier's answer to Describe has a limit of 0")
         return target
-
-    @staticmethod
-    def _check_prompt(ids: list[int], context_length: int) -> None:
-        if not ids:
-            raise InvalidInput("prompt", "has no tokens", "write something")
-        if len(ids) >= context_length:
-            raise InvalidInput(
-                "prompt",
-                f"has {len(ids)} tokens, the context holds {context_length} with the answer",
-                "shorten it",
-            )
 
 
 def _mode(mode: Mode | str) -> Mode:

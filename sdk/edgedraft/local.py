@@ -7,13 +7,13 @@ import random
 from itertools import accumulate
 from typing import Final
 
+from edgedraft.call import Call
 from edgedraft.drafters.base import Candidates
 from edgedraft.events import DecidedBy, Finished, FinishReason, Verified
 from edgedraft.generation import Generation
 from edgedraft.report import Meter
 from edgedraft.sampling import SamplingParams
 from edgedraft.text import TextCodec
-from edgedraft.transcript import Transcript
 from edgedraft.worker import DraftWorker
 
 SAMPLED_CANDIDATES: Final = 64
@@ -24,15 +24,14 @@ async def generate_locally(
     generation: Generation,
     worker: DraftWorker,
     codec: TextCodec,
-    transcript: Transcript,
-    prompt: list[int],
-    sampling: SamplingParams,
+    call: Call,
 ) -> None:
     """Generate with the drafter alone and push the events.
 
     Raises:
         DrafterError: The drafter failed.
     """
+    prompt, sampling, transcript = call.device_ids, call.sampling, call.transcript
     loop = asyncio.get_running_loop()
     meter = Meter(started=loop.time(), prompt_tokens=len(prompt))
     draws = random.Random(sampling.seed)

@@ -282,9 +282,21 @@ class Pipeline:
         now = self._clock()
         self._sent_at[block.number] = now
         self._meter.overlap.update(now, waiting=True)
-        if block.held:
-            self._changed_for_drafting.set()  # the path may have been cut there
+        if block.cut is not None:
+            self._revise(block.cut, block.dropped)
         return frame, block.held
+
+    def _revise(self, cut: int, dropped: int) -> None:
+        """What was drafted from a position on is another text now, because something of it might not leave."""
+        void = dropped + len(self._log.settled) + len(self._log.path) - cut
+        if not void:
+            return
+        self._emit(Revised(cut, void))
+        self._transcript.revise(cut)
+        self._meter.wasted += dropped
+        for node in self._log.path[cut - len(self._log.settled) :]:
+            self._show_draft(node.position, node.token, node.probability)
+        self._changed_for_drafting.set()
 
     # ------------------------------------------------------------ verdicts
 

@@ -28,7 +28,7 @@ class Node:
         number: How the wire names it within its epoch; 0 until it is sent.
         alive: Whether it is still unverified and reachable from the settled tokens.
         given: Whether the device decides the position, so that the verifier takes it as it stands.
-        held: Whether the guard holds the drafter's own choice back.
+        held: The device's own choice where the guard holds it back, else None.
         takes: Whether the device would take that token of the target in its place.
     """
 
@@ -58,7 +58,7 @@ class Node:
         self.number = 0
         self.alive = True
         self.given = given
-        self.held = False
+        self.held: int | None = None
         self.takes = takes
 
 
@@ -68,6 +68,8 @@ class Block:
 
     Attributes:
         held: Position and token of what stays on the device; a placeholder is among `tokens` instead.
+        cut: Position from which the main path changed because a token might not leave, or None.
+        dropped: How many tokens that took off the main path.
     """
 
     epoch: int
@@ -77,6 +79,8 @@ class Block:
     parent: int | None
     given: tuple[bool, ...] = ()
     held: tuple[tuple[int, int], ...] = ()
+    cut: int | None = None
+    dropped: int = 0
 
 
 @dataclass(frozen=True, slots=True)

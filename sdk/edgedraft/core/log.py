@@ -122,7 +122,7 @@ class DraftLog:
     def room(self) -> int:
         """How many more tokens the main path may take now."""
         last = self._path[-1] if self._path else None
-        if last is not None and (last.token in self._stop_tokens or (last.held and not self._last_word)):
+        if last is not None and (last.token in self._stop_tokens or (last.held is not None and not self._last_word)):
             return 0
         length = len(self.settled) + len(self._path)
         return max(0, min(self.window - self._alive, self._max_tokens - length))
@@ -182,13 +182,16 @@ class DraftLog:
         if not self._unsent or most < 1:
             return None
         run: list[Node] = []
+        cut: int | None = None
+        before = len(self._path)
         for node in self._unsent[:most]:
             if run and node.parent is not run[-1]:
                 break
             run.append(node)
-            if not node.held and not may_leave(node):
+            if node.held is None and not may_leave(node):
                 self._hold(node)
                 self._cut_behind(node)
+                cut = node.position + self._last_word
                 break
         parent = self._wire_parent(run[0])
         del self._unsent[: len(run)]
@@ -204,7 +207,9 @@ class DraftLog:
             tuple(node.wire for node in run),
             parent,
             tuple(node.given for node in run) if any(node.given for node in run) else (),
-            tuple((node.position, node.token) for node in run if node.held),
+            tuple((node.position, node.held) for node in run if node.held is not None),
+            cut,
+            before - len(self._path),
         )
 
     def settle(self, position: int, tokens: Sequence[int], epoch: int | None = None) -> Settlement:
@@ -248,7 +253,7 @@ class DraftLog:
             token = self._proposals[0]
             node = self._path[0] if self._path else None
             agrees = node is not None and node.wire == token
-            if node is not None and not node.given and not node.held:
+            if node is not None and not node.given and node.held is None:
                 matched += agrees
                 missed += not agrees
             if node is not None and not agrees and self._last_word and (node.given or not node.takes(token)):
@@ -259,7 +264,7 @@ class DraftLog:
             if node is not None and agrees:
                 if node.given:
                     given.append(node.position)
-                held += node.held
+                held += node.held is not None
             elif node is not None and cut is None:
                 cut = len(self.settled)
                 dropped = len(self._path)
@@ -301,7 +306,7 @@ class DraftLog:
     # ------------------------------------------------------------ inside
 
     def _hold(self, node: Node) -> None:
-        node.held = True
+        node.held = node.token
         node.wire = self._placeholder
         if self._last_word:
             node.given = True

@@ -1,0 +1,65 @@
+"""The guards of one client: generations that keep the same private text are watched by one guard, as one."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+from edgedraft.privacy.guard import Guard, GuardLimits
+from edgedraft.privacy.view import Views
+
+KEPT: Final = 256
+"""Guards that are remembered, those used last. What left under one that is forgotten no longer counts."""
+_TELLING: Final = 32
+"""From so many characters on, a private text that two prompts share makes them one matter; a secret always does."""
+
+
+class Guards:
+    """Finds the guard of a prompt, and makes it where there is none.
+
+    A conversation says its earlier messages again, and many questions may go to one private note: what leaves for one
+    of them counts for all, so that a secret does not leave piece by piece.
+
+    Args:
+        token_bytes: The bytes of a token.
+    """
+
+    def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
+        self._token_bytes = token_bytes
+        self._guards: OrderedDict[int, Guard] = OrderedDict()
+        self._known: dict[tuple[GuardLimits, str], int] = {}
+        self._count = 0
+
+    def guard(self, views: Views, public_text: str, limits: GuardLimits) -> Guard:
+        """The guard of a prompt.
+
+        Args:
+            views: Of the prompt.
+            public_text: What the verifier sees of it.
+            limits: From which size on a piece may not leave; guards of other limits know nothing of each other.
+
+        Raises:
+            InvalidInput: A secret has neither letters nor digits.
+        """
+        secrets = [secret.text for secret in views.secrets]
+        telling = [(limits, text) for text in (*secrets, *views.private_texts) if text in secrets or _tells(text)]
+        number = next((self._known[each] for each in telling if each in self._known), None)
+        if number is None:
+            guard = Guard(secrets, views.private_texts, public_text, self._token_bytes, limits)
+            self._count += 1
+            number = self._count
+            self._guards[number] = guard
+        else:
+            guard = self._guards[number]
+            guard.extend(secrets, views.private_texts, public_text)
+        self._guards.move_to_end(number)
+        self._known.update(dict.fromkeys(telling, number))
+        if len(self._guards) > KEPT:
+            gone, _ = self._guards.popitem(last=False)
+            self._known = {each: owner for each, owner in self._known.items() if owner != gone}
+        return guard
+
+
+def _tells(text: str) -> bool:
+    return len(text) >= _TELLING
