@@ -31,10 +31,12 @@ class PlainSettings:
     Attributes:
         model: Folder of safetensors.
         prompts: Token ids of each.
-        tokens: To generate after each, greedily, whatever they are.
+        tokens: To generate after each, whatever they are.
         most: Prompts that it decodes at a time at most.
         context: Most tokens of prompt and answer.
         speculative: vLLM's `speculative_config`, e.g. for a draft model beside the target; None for none.
+        temperature: 0 is greedy.
+        top_k: 0 is off.
     """
 
     model: str
@@ -43,6 +45,8 @@ class PlainSettings:
     most: int
     context: int
     speculative: Mapping[str, Any] | None = None
+    temperature: float = 0.0
+    top_k: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +179,13 @@ def _load(settings: PlainSettings) -> Any:
 def _decode(llm: Any, settings: PlainSettings, numbers: Sequence[int]) -> Wave:
     from vllm import SamplingParams
 
-    params = SamplingParams(temperature=0.0, max_tokens=settings.tokens, ignore_eos=True, detokenize=False)
+    params = SamplingParams(
+        temperature=settings.temperature,
+        top_k=settings.top_k,
+        max_tokens=settings.tokens,
+        ignore_eos=True,
+        detokenize=False,
+    )
     prompts = [{"prompt_token_ids": list(settings.prompts[number])} for number in numbers]
     started = time.perf_counter()
     outputs = llm.generate(prompts, params, use_tqdm=False)

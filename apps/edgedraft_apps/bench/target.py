@@ -21,6 +21,7 @@ from edgedraft.sampling import SamplingParams
 from edgedraft.text import TextCodec
 from edgedraft.transport.grpcio import GrpcTransport
 from edgedraft_apps.bench.crowd import Crowd, Pace, ParkedSessions
+from edgedraft_apps.bench.engine import engine_figures
 from edgedraft_apps.bench.load import wait
 from edgedraft_apps.bench.machine import ProcessUse
 from edgedraft_apps.bench.measured import Samples
@@ -33,7 +34,7 @@ from edgedraft_apps.bench.trace_drafter import Material, RecordedMaterial, Trace
 from edgedraft_apps.wan import WanProxy
 from edgedraft_cloud.engines.trace_file import Trace, TraceFile, TraceHeader
 
-PARTS: Final = ("same", "speed")
+PARTS: Final = ("same", "speed", "engine")
 CONTEXT: Final = 1024
 GOALS: Final = {1: 1.8, 4: 1.8, 8: 1.3}
 """Sessions, and how much faster they shall be than plain decoding, at the acceptance rate below."""
@@ -64,7 +65,7 @@ class TargetSettings:
 
 
 async def target_figures(suite: Suite, settings: TargetSettings, parts: Collection[str] = PARTS) -> list[Row]:
-    """Rows of sameness and of speed.
+    """Rows of sameness, of speed, and of the engine by itself.
 
     Args:
         suite: The surroundings.
@@ -76,6 +77,9 @@ async def target_figures(suite: Suite, settings: TargetSettings, parts: Collecti
     """
     codec = TextCodec.load(settings.drafter)
     prompts = [codec.encode_chat(Prompt.of(prompt.text).as_dicts()) for prompt in settings.prompts]
+    rows = await engine_figures(suite, str(settings.hf), prompts, settings.tokens) if "engine" in parts else []
+    if not {"same", "speed"} & set(parts):
+        return rows
     plain_settings = PlainSettings(str(settings.hf), prompts, settings.tokens, max(GOALS), CONTEXT)
     async with plain_vllm(plain_settings, suite.folder) as plain:
         answers = []
@@ -84,7 +88,7 @@ async def target_figures(suite: Suite, settings: TargetSettings, parts: Collecti
             answers += (await plain.wave([number])).answers
         suite.progress("draft", 0, 1, "")
         traces = await asyncio.to_thread(trace_along, settings.drafter, codec, prompts, answers)
-        rows = await _speed(suite, settings, traces, plain) if "speed" in parts else []
+        rows += await _speed(suite, settings, traces, plain) if "speed" in parts else []
     return rows + (await _sameness(suite, settings, traces) if "same" in parts else [])
 
 
