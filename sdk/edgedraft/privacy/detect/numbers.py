@@ -86,18 +86,22 @@ def card(text: str) -> Spans:
 # ---------------------------------------------------------------- phones
 
 _PHONE_WORD: Final = re.compile(
-    r"\b(?:tel|tél|phone|telephone|call|ring|cell|mobiles?|mobil|handy|fax|text|sms|whatsapp|telegram|signal"
+    r"\b(?:tel|t[ée]l[ée]?(?:phone)?|phone|telephone|call|ring|cell|mobiles?|mobil|handy|fax|text|sms"
+    r"|whatsapp|telegram|signal"
     r"|dial|telefon\w*|numéro"
     r"|appelez|portable|ll[aá]ma\w*|tel[eé]fono|m[oó]vil|celular|cellulare|telefone|bel|gsm|kom[oó]rka"
-    r"|dzwo[nń]\w*|cep)\b"
+    r"|ruf|anruf\w*|dzwo[nń]\w*|cep)\b"
     r"|电话|手机|電話|携帯|휴대폰|전화|телефон|звоните|मोबाइल|फ़ोन",
     re.IGNORECASE,
 )
 _PHONE: Final = re.compile(
-    r"(?<![A-Za-z0-9_.,/:-])(?:\+|\(\+?)?\d(?:[ ().\u00a0/-]{0,3}\d){6,16}(?![A-Za-z0-9_]|[-./:,][A-Za-z0-9_])"
+    r"(?<![A-Za-z0-9_.,/:-])(?:\+|\(\+?)?\d(?:[ ().\u00a0/-]{0,3}\d){6,16}(?:\s?(?:x"
+    r"|ext\.?)\s?\d{1,5})?+(?![A-Za-z0-9_]|[-./:,][A-Za-z0-9_])"
 )
 _SEPARATED: Final = re.compile(r"\(\d+\)|\d[ .-]\d")
-_NORTH_AMERICA: Final = re.compile(r"(?:1[ .-])?(?:\(\d{3}\) ?|\d{3}[ .-])\d{3}[.-]\d{4}")
+_NORTH_AMERICA: Final = re.compile(r"(?:1[ .-]?)?(?:\(\d{3}\) ?|\d{3}[ .-])\d{3}[ .-]\d{4}")
+_BRAZIL: Final = re.compile(r"\(\d{2}\) ?9?\d{4}-\d{4}")
+_RUSSIA: Final = re.compile(r"8 \(\d{3}\) ?\d{3}-\d{2}-\d{2}")
 _TRUNK_ZERO: Final = ("GB", "DE", "FR", "NL", "SE", "AU", "IT", "CH", "BE", "TR", "JP", "KR", "AT", "IN")
 _OTHERS: Final = ("US", "ES", "PT", "PL", "BR", "CN", "RU", "NO", "DK", "MX")
 
@@ -105,29 +109,31 @@ _OTHERS: Final = ("US", "ES", "PT", "PL", "BR", "CN", "RU", "NO", "DK", "MX")
 def phone(text: str) -> Spans:
     """Phone numbers: with a country code, written as in North America, behind a trunk zero, or said to be such."""
     for match in _PHONE.finditer(text):
-        value = match.group()
         told = near_before(_PHONE_WORD, text, match.start(), 24)
-        if _is_phone(value, told):
+        if _is_phone(match.group(), told):
             yield match.span()
 
 
 @lru_cache(maxsize=1024)
 def _is_phone(value: str, told: bool) -> bool:
+    """Whether it is a number that exists or, where it is said to be a phone's, one that could."""
     if value.lstrip("(").startswith(("+", "00")):
-        return _valid("+" + value.lstrip("(+0"), None)
-    if _NORTH_AMERICA.fullmatch(value):
-        return _valid(value, "US")
-    separated = _SEPARATED.search(value) is not None
-    if value.startswith(("0", "(0")) and (separated or told):
-        return any(_valid(value, region) for region in _TRUNK_ZERO)
-    if told or value.startswith("8 ("):
-        return any(_valid(value, region) for region in _OTHERS)
-    return bool(re.fullmatch(r"\(\d{2}\) ?9?\d{4}-\d{4}", value)) and _valid(value, "BR")
+        international = "+" + value.replace("(0)", "").lstrip("(+0")
+        return _parses(international, None, phonenumbers.is_possible_number)
+    if told and _SEPARATED.search(value):
+        return True
+    for form, region in ((_NORTH_AMERICA, "US"), (_BRAZIL, "BR"), (_RUSSIA, "RU")):
+        if form.fullmatch(value):
+            return _parses(value, region, phonenumbers.is_valid_number)
+    check = phonenumbers.is_possible_number if told else phonenumbers.is_valid_number
+    if value.startswith(("0", "(0")) and (told or _SEPARATED.search(value)):
+        return any(_parses(value, region, check) for region in _TRUNK_ZERO)
+    return told and any(_parses(value, region, check) for region in _OTHERS)
 
 
-def _valid(value: str, region: str | None) -> bool:
+def _parses(value: str, region: str | None, check: Callable[[phonenumbers.PhoneNumber], bool]) -> bool:
     try:
-        return phonenumbers.is_valid_number(phonenumbers.parse(value, region))
+        return check(phonenumbers.parse(value, region))
     except phonenumbers.NumberParseException:
         return False
 

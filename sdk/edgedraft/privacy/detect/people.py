@@ -23,6 +23,8 @@ _PATRONYMIC: Final = re.compile(
     r"(?<!\w)(?:[А-ЯЁ][а-яё]{1,20} ){1,2}[А-ЯЁ][а-яё]{2,20}(?:вич|вна|ична)(?:[ауеы]|ем"
     r"|ой)?(?: [А-ЯЁ][а-яё]{2,24})?(?!\w)"
 )
+_SAINTS: Final = {"saint", "san", "santa", "são", "sankt", "st."}
+"""Before a first name: it is a place."""
 _HAN: Final = r"[\u4e00-\u9fff]"
 _KANA_OR_HAN: Final = r"[\u3040-\u30ff\u4e00-\u9fff]"
 
@@ -39,12 +41,16 @@ def person(text: str) -> Spans:
 
 
 def _by_first_name(match: re.Match[str]) -> Iterator[tuple[int, int]]:
-    """A run of capitalised words, from the first of them that is a first name."""
-    first, ambiguous, surnames = (_words(name) for name in ("first", "ambiguous", "surnames"))
+    """A run of capitalised words from the first of them that is a first name, by itself or before a surname."""
+    first, ambiguous, surnames, family = (_words(name) for name in ("first", "ambiguous", "surnames", "family"))
+    no_name = _no_names()
     words = [(word.group().casefold(), word.start()) for word in re.finditer(r"\S+", match.group())]
-    for (word, start), (following, _) in zip(words, [*words[1:], ("", 0)], strict=True):
+    for (before, _), (word, start), (following, _) in zip(
+        [("", 0), *words], words, [*words[1:], ("", 0)], strict=False
+    ):
         name = re.split("[-'’]", word)[0]
-        if name in first or (name in ambiguous and following in surnames):
+        surnamed = following in family and word not in no_name
+        if before not in _SAINTS and (name in first or surnamed or (name in ambiguous and following in surnames)):
             yield match.start() + start, match.end()
             return
 
@@ -78,6 +84,11 @@ def _any(words: Iterable[str]) -> str:
 @cache
 def _words(name: str) -> frozenset[str]:
     return frozenset(_data()[name].split())
+
+
+@cache
+def _no_names() -> frozenset[str]:
+    return _words("not_names") | {title.casefold() for title in _words("titles")}
 
 
 @cache

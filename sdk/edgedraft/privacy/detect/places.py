@@ -16,11 +16,13 @@ _LINK: Final = (
 _NAME: Final = rf"{_LINK}{{0,2}}{_WORD}(?:[\s-]{_LINK}{{0,2}}{_WORD}){{0,4}}"
 _NUMBER: Final = r"\d{1,5}\s?(?:bis\b|ter\b|[A-Za-z]\b)?(?:[/-]\d{1,4}[a-z]?\b)?"
 _UNIT: Final = r"(?:,?\s(?:[Aa]pt|[Uu]nit|[Ss]uite|[Ff]lat)\.?\s\w{1,6})?"
+_UNIT_NEEDED: Final = _UNIT.removesuffix("?")
 _POSTCODE: Final = r"(?:[A-Z]{1,2}-)?\d{4,5}(?:\s[A-Z]{2})?|\d{3}\s\d{2}|\d{2}-\d{3}|\d{5}-\d{3}"
 _UK_OR_US: Final = r"[A-Z]{1,2}\d[A-Z\d]?\s?\d[A-Z]{2}|[A-Z]{2}\s\d{5}(?:-\d{4})?"
 _TOWN: Final = (
     rf"(?:,\s(?:(?:{_POSTCODE})\s)?{_WORD}(?:[\s-](?!(?:{_UK_OR_US})\b){_WORD}){{0,2}})?(?:,?\s(?:{_UK_OR_US})\b)?"
 )
+_TOWN_NEEDED: Final = rf",\s(?:{_POSTCODE}|{_WORD}(?:\s{_WORD}){{0,2}},?\s(?:{_UK_OR_US})\b)"
 _NUMBER_WORD: Final = r"(?:n[º°.o]\.?\s?|[Nn]o:?\.?\s?|д\.\s?|nr\.?\s)?"
 
 _FORMS: Final = tuple(
@@ -32,21 +34,31 @@ _FORMS: Final = tuple(
         r"(?:Street|St|Avenue|Ave|Road|Rd|Lane|Ln|Drive|Dr|Boulevard|Blvd|Way|Court|Ct|Place|Pl|Square|Sq"
         r"|Terrace|Crescent|Close"
         rf"|Highway|Hwy|Parkway|Gardens|Grove|Row)\b\.?{_UNIT}{_TOWN}",
+        # 9 Mill Crest, Springfield, IL 62704: words of nature are streets where a town follows, or a flat
+        rf"(?<![\w.-])(?:(?:Flat|Apt|Unit"
+        rf"|Suite)\s\w{{1,5}},?\s)?\d{{1,5}}[A-Za-z]?\s{_WORD}(?:\s{_WORD}){{0,2}}?\s(?:Alley|Bend|Bridge"
+        r"|Circle|Cove|Creek|Crest|Crossing|Field|Garden|Green|Heights|Hill|Junction|Landing|Loop|Manor"
+        r"|Meadow|Mews|Mill|Mount|Orchard"
+        rf"|Park|Path|Plaza|Point|Ridge|Run|Trail|Valley|View|Village|Vista|Walk)s?\b(?:{_UNIT_NEEDED}"
+        rf"|(?={_TOWN_NEEDED})){_TOWN}",
         rf"\bP\.?\s?O\.?\s?Box\s\d{{1,6}}{_TOWN}",
         # 14 rue de la Paix, 75002 Paris
         rf"(?<![\w.-])\d{{1,4}}(?:\s?(?:bis|ter))?,?\s(?:rue|avenue|av\.|boulevard|bd|place|chemin|allée"
         rf"|impasse|quai|cours|route)"
         rf"\s{_NAME}{_TOWN}",
         # Via Garibaldi 23, 20121 Milano
-        r"\b(?:[Cc]alle|C/|Avda\.?|Avenida|Plaza|Paseo|Camino|Carrera|[Vv]ia|[Vv]iale|[Pp]iazza|[Cc]orso"
-        r"|[Ll]argo|[Vv]icolo|[Rr]ua|Av\.|Travessa"
-        rf"|Praça|Alameda|Estrada|[Uu]l\.|[Aa]l\.|[Pp]l\.|[Oo]s\.|[Уу]л\.|[Уу]лица|[Пп]р\.|[Пп]роспект"
+        r"\b(?:[Cc]alle|C/|Callejón|Glorieta|Ronda|Cuesta|Pasaje|Carretera|Vial|Urbanización|Avda\.?|Avenida"
+        r"|Plaza|Paseo|Camino|Carrera|[Vv]ia|[Vv]iale|[Pp]iazza|[Cc]orso"
+        r"|[Ll]argo|[Vv]icolo|[Ss]trada|Borgo|Contrada|[Rr]ua|Av\.|Travessa|Ladeira"
+        rf"|Praça|Alameda|Estrada|[Uu]l\.|[Uu]lica|[Aa]l\.|[Aa]leja|[Pp]l\.|[Pp]lac|[Oo]s\.|[Уу]л\.|[Уу]лица"
+        rf"|[Пп]р\.|[Пп]роспект"
         rf"|[Пп]ер\.)\s?{_NAME},?\s{_NUMBER_WORD}"
         rf"{_NUMBER}(?:,?\s(?:кв|корп|стр)\.\s?\d{{1,4}}){{0,2}}{_TOWN}",
         # Hauptstraße 17, 50667 Köln; Keizersgracht 123, 1015 CJ Amsterdam; Storgatan 5, 111 51 Stockholm
         rf"(?<!\w)(?:{_WORD}[\s-]){{0,2}}[{_CAPITAL}][\w-]{{1,24}}?(?:straße|strasse|str\.|weg|platz|allee"
         rf"|gasse|ufer|damm|markt|straat|gracht"
-        rf"|laan|plein|kade|dijk|singel|gatan|vägen|gränd|torget|vej|gade|veien|katu|tie)\s{_NUMBER}{_TOWN}",
+        rf"|laan|plein|kade|dijk|singel|steeg|pad|gatan|vägen|stigen|gränd|torget|vej|gade|veien|katu"
+        rf"|tie)\s{_NUMBER}{_TOWN}",
         # Am Alten Markt 3a, 14467 Potsdam
         rf"\b(?:Am|An\sder|Auf\sdem|Im|In\sder|Zum|Zur|Unter\sden)\s{_NAME}\s{_NUMBER},\s\d{{5}}\s{_WORD}",
         # Atatürk Caddesi No: 15, Kadıköy
