@@ -31,6 +31,7 @@ class Cloak:
     def __init__(self) -> None:
         self._values: dict[str, str] = {}  # key of a placeholder: value
         self._placeholders: dict[str, str] = {}  # identity of a value: placeholder
+        self._literals: dict[str, str] = {}  # what looks like a placeholder in the prompt: placeholder
         self._kinds: dict[str, str] = {}  # form of a value: its kind
         self._names: dict[str, str] = {}  # first or last name: placeholder
         self._secrets: list[Secret] = []
@@ -100,9 +101,9 @@ class Cloak:
 
     def _literal(self, text: str) -> str:
         """Stand in for what looks like a placeholder in the prompt, so that it comes back as it is."""
-        if text not in self._placeholders:
-            self._placeholders[text] = self._assign(f"[{_LITERAL}_{self._number(_LITERAL)}]", text)
-        return self._placeholders[text]
+        if text not in self._literals:
+            self._literals[text] = self._assign(f"[{_LITERAL}_{self._number(_LITERAL)}]", text)
+        return self._literals[text]
 
     def _number(self, kind: str) -> int:
         keys = [mention_key(kind)] + ([mention_key("FIRST_NAME"), mention_key("LAST_NAME")] if kind == "PERSON" else [])

@@ -10,7 +10,7 @@ from typing import Final
 
 from edgedraft.errors import LeakError
 from edgedraft.privacy.cloak import Cloak
-from edgedraft.privacy.detect import Detectors, Finding
+from edgedraft.privacy.detect import Detectors, Finding, uncovered
 from edgedraft.privacy.values import Secret, ValueFinder, form_of
 from edgedraft.prompt import Mode, Part, Prompt
 
@@ -168,7 +168,7 @@ class _Text:
             for start, end, private in self._stretches:
                 begin, stop = max(start, finding.start), min(end, finding.end)
                 piece = self.whole[begin:stop]
-                if private and piece.strip():
+                if private and form_of(piece):
                     yield Secret(piece, finding.kind)
                 elif not private and ((begin, stop) == (finding.start, finding.end) or len(form_of(piece)) >= _PIECE):
                     raise self._leak(finding.kind, begin, stop)
@@ -188,11 +188,8 @@ class _Text:
 
     def to_cloak(self, detectors: Detectors) -> list[Finding]:
         """What the app marked, and what detectors find besides, in order; no two overlap."""
-        findings = list(self._marks)
-        for finding in detectors.find(self.whole):
-            if all(finding.end <= mark.start or mark.end <= finding.start for mark in self._marks):
-                findings.append(finding)
-        return sorted(findings)
+        found = [rest for finding in detectors.find(self.whole) for rest in uncovered(finding, self._marks)]
+        return sorted(self._marks + [finding for finding in found if form_of(self.whole[finding.start : finding.end])])
 
     def _leak(self, kind: str, start: int, end: int) -> LeakError:
         name = kind.lower().replace("_", " ")

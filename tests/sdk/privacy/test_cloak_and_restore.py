@@ -209,3 +209,10 @@ def test_values_that_count_in_any_spelling_come_back_in_the_first(text):
     hidden = cloak.hide(text)
     assert not any(value in form_of(hidden) for value in ("annlee", "123456"))
     assert form_of(cloak.restore(hidden)) == form_of(text)
+
+
+def test_thousands_of_values_in_a_long_text_are_hidden():
+    cloak = Cloak()
+    cloak.learn(Secret(f"user{number}@example.org", "EMAIL") for number in range(3000))
+    hidden = cloak.hide(" ".join(f"User{number}@example.org" for number in range(3000)))
+    assert hidden == " ".join(f"[EMAIL_{number + 1}]" for number in range(3000))

@@ -24,9 +24,14 @@ def spans_of(word: str):
     return lambda text: [(at, at + len(word)) for at in range(len(text)) if text.startswith(word, at)]
 
 
-def test_the_first_detector_wins_and_the_longer_span_of_one():
-    detectors = Detectors([("A", spans_of("bc")), ("B", spans_of("ab")), ("B", spans_of("d"))])
-    assert detectors.find("abcd ab") == [Finding(1, 3, "A"), Finding(3, 4, "B"), Finding(5, 7, "B")]
+def test_the_first_detector_wins_and_the_rest_of_what_it_overlaps_remains():
+    detectors = Detectors([("A", spans_of("bc")), ("B", spans_of("abcd")), ("B", spans_of("ab"))])
+    assert detectors.find("abcd ab") == [
+        Finding(0, 1, "B"),
+        Finding(1, 3, "A"),
+        Finding(3, 4, "B"),
+        Finding(5, 7, "B"),
+    ]
     assert Detectors([("A", lambda text: [(0, 1), (0, 3)])]).find("abc") == [Finding(0, 3, "A")]
     assert detectors.kinds == ("A", "B")
 

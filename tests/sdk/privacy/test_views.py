@@ -132,3 +132,8 @@ def test_a_policy_forbids_modes():
     for never in ({"opn"}, set(Mode)):
         with pytest.raises(InvalidInput, match=r"policy\.never"):
             Policy(never=never)
+
+
+def test_what_a_mark_cuts_out_of_a_finding_leaves_the_rest_cloaked():
+    prompt = Prompt.marked("Ship to 9 Old [[Mill]] Road, Leeds now")
+    assert content(make_views(prompt, Mode.CLOAKED).public) == ["Ship to [ADDRESS_1][SECRET_1][ADDRESS_2] now"]

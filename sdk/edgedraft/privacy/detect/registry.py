@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from bisect import bisect_right, insort
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Self, TypeAlias
 
@@ -87,11 +87,35 @@ class Detectors:
         return type(self)((kind, detector) for kind, detector in self._detectors if kind not in kinds)
 
     def find(self, text: str) -> list[Finding]:
-        """What is in a text: in order, no two overlap."""
+        """What is in a text: in order, no two overlap.
+
+        Of a span that overlaps an earlier detector's, the rest remains.
+        """
         found: list[Finding] = []
         for kind, detector in self._detectors:
             for start, end in sorted(detector(text), key=lambda span: (span[0], -span[1])):
-                at = bisect_left(found, start, key=lambda finding: finding.end - 1)
-                if any(map(str.isalnum, text[start:end])) and (at == len(found) or found[at].start >= end):
-                    found.insert(at, Finding(start, end, kind))
+                for rest in uncovered(Finding(start, end, kind), found):
+                    if any(map(str.isalnum, text[rest.start : rest.end])):
+                        insort(found, rest)
         return found
+
+
+def uncovered(finding: Finding, taken: Sequence[Finding]) -> list[Finding]:
+    """What of a span is in no other.
+
+    Args:
+        finding: The span.
+        taken: Others, in order; no two overlap.
+    """
+    rest: list[Finding] = []
+    start = finding.start
+    for at in range(bisect_right(taken, start, key=lambda other: other.end), len(taken)):
+        other = taken[at]
+        if other.start >= finding.end:
+            break
+        if start < other.start:
+            rest.append(Finding(start, other.start, finding.kind))
+        start = other.end
+    if start < finding.end:
+        rest.append(Finding(start, finding.end, finding.kind))
+    return rest
