@@ -273,3 +273,24 @@ def test_windows_are_what_the_coming_steps_hold_by_weight_and_never_nothing(room
 
 def test_an_empty_house_grants_all():
     assert House(1000).planner.window(ACME) == WINDOW
+
+
+def test_a_session_gets_the_rows_that_its_drafts_are_worth():
+    times = StepTimes(4096)
+    for rows in (1, 2, 4, 8, 16, 32, 64, 128):
+        times.observe(rows, 0.030 + 0.001 * rows)
+    house = House(4096)
+    house.planner = Planner(times, WINDOW)
+    tenant = Tenant("t")
+    names = ("good", "bad")
+    for name in names:
+        house.join(name, tenant)
+    for _ in range(100):
+        house.sessions["good"].habits.judged(8, 8)
+        house.sessions["bad"].habits.judged(0, 8)
+        times.earned(32, 16, 0.062)
+    for name in names:
+        house.draft(name, BLOCK)
+    parts = house.plan()
+    assert len(parts["good"].work.tokens) == BLOCK
+    assert len(parts["bad"].work.tokens) == 1

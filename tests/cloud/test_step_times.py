@@ -212,3 +212,22 @@ async def test_an_engine_that_dies_while_it_is_measured_says_so():
 def test_a_step_has_what_the_sessions_make_or_what_the_engine_takes(rows, most):
     info = EngineInfo("e", "m", "f", "t", 100, 200, 8, 4, (), max_rows=rows)
     assert most_rows(info) == most
+
+
+def test_a_row_costs_what_the_engine_would_settle_meanwhile():
+    times = StepTimes(4096)
+    for rows in (1, 2, 4, 8, 16, 32, 64, 128):
+        times.observe(rows, 0.030 + 0.001 * max(0, rows - 8))
+    assert times.row_price == 0.0  # nothing was earned yet
+    for _ in range(50):
+        times.earned(32, 30, 0.054)
+    assert times.row_price == pytest.approx(0.001 * 30 / 0.054, rel=0.2)
+
+
+def test_rows_below_the_knee_are_free():
+    times = StepTimes(4096)
+    for rows in (1, 2, 4, 8, 16, 32, 64, 128):
+        times.observe(rows, 0.030 + 0.001 * max(0, rows - 32))
+    for _ in range(50):
+        times.earned(4, 4, 0.030)
+    assert times.row_price == 0.0
