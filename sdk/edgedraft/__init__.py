@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     )
     from edgedraft.generation import Generation
     from edgedraft.identity import Identity
-    from edgedraft.prompt import Message, Mode, Prompt
+    from edgedraft.privacy.detect import Detectors
+    from edgedraft.privacy.policy import Policy
+    from edgedraft.prompt import Message, Mode, Part, Prompt
     from edgedraft.report import Report
     from edgedraft.sampling import SamplingParams
     from edgedraft.sync import SyncClient
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Client",
     "DecidedBy",
+    "Detectors",
     "Drafted",
     "EdgedraftError",
     "Event",
@@ -42,6 +45,8 @@ __all__ = [
     "Interrupted",
     "Message",
     "Mode",
+    "Part",
+    "Policy",
     "Prompt",
     "Report",
     "Resumed",
@@ -68,7 +73,9 @@ _MODULES = {
     ),
     "generation": ("Generation",),
     "identity": ("Identity",),
-    "prompt": ("Message", "Mode", "Prompt"),
+    "privacy.detect": ("Detectors",),
+    "privacy.policy": ("Policy",),
+    "prompt": ("Message", "Mode", "Part", "Prompt"),
     "report": ("Report",),
     "sampling": ("SamplingParams",),
     "sync": ("SyncClient",),
