@@ -104,7 +104,8 @@ class Overheard:
 
     Attributes:
         prompt: Text of the prompt it was sent.
-        paths: Text of the answer as it stood after each frame, from a good deal before what was new in it.
+        paths: Text of the answer as it stood after each frame, from a good deal before what was new in it; parted
+            where the verifier put a word of its own.
         sent: Text of all tokens that were sent, in the order of sending.
         strings: Everything else in the frames that could be text.
     """
@@ -114,7 +115,7 @@ class Overheard:
     paths: list[str] = field(default_factory=list)
     sent: str = ""
     strings: list[str] = field(default_factory=list)
-    _line: dict[int, int] = field(default_factory=dict)
+    _line: dict[int, int | None] = field(default_factory=dict)
 
     def up(self, data: bytes) -> None:
         """A frame of the device, as it was on the socket."""
@@ -134,14 +135,22 @@ class Overheard:
         """A frame of the verifier."""
         frame = pb.ServerFrame.FromString(data)
         if frame.HasField("verdict"):
-            self._put(frame.verdict.position, frame.verdict.tokens)
+            places = enumerate(frame.verdict.tokens, frame.verdict.position)
+            self._line |= {place: None for place, token in places if self._line.get(place) != token}
 
     def _put(self, position: int, tokens: Sequence[int]) -> None:
         new = dict(enumerate(tokens, position))
         if any(self._line.get(place) != token for place, token in new.items()):
             self._line |= new
-            places = sorted(place for place in self._line if place >= position - _REACH)
-            self.paths.append(self._text(self._line[place] for place in places))
+            run: list[int] = []
+            for place in sorted(place for place in self._line if place >= position - _REACH):
+                token = self._line[place]
+                if token is not None:
+                    run.append(token)
+                elif run:
+                    self.paths.append(self._text(run))
+                    run = []
+            self.paths.append(self._text(run))
 
     def _text(self, tokens: Iterable[int]) -> str:
         return b"".join(map(self.token_bytes, tokens)).decode("utf-8", errors="replace")

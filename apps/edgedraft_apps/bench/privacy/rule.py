@@ -136,8 +136,8 @@ class Asked:
     def new_guard(self) -> Guard:
         """The guard of one answer in mode `sealed`."""
         secrets = [secret.text for secret in self.sealed.secrets]
-        views = self.sealed
-        return Guard(secrets, views.private_texts, views.public.text, self.codec.token_bytes, GuardLimits())
+        public = self.codec.decode(self.ids("public"))
+        return Guard(secrets, self.sealed.private_texts, public, self.codec.token_bytes, GuardLimits())
 
     def ids(self, view: str) -> Text:
         """Token ids of a view."""
@@ -277,6 +277,7 @@ def explore(
     """
     asked = {question.id for question in questions}
     names = {way if isinstance(way, str) else way.name for way in ways}
+    _cut_half_a_line(out)
     answers = {(answer.question, answer.way): answer for answer in load_answers(out, pair.facts)}
     waiting = [
         [way for way in ways if (question.id, way if isinstance(way, str) else way.name) not in answers]
@@ -323,6 +324,8 @@ def load_answers(file: Path, facts: dict[str, Any] | None = None) -> list[Answer
         return []
     cure = "choose another file, or move this one away"
     lines = file.read_text(encoding="utf-8").splitlines()
+    if not lines:
+        return []
     try:
         head, *rest = map(json.loads, lines)
         answers = [Answer(**entry) for entry in rest]
@@ -331,6 +334,12 @@ def load_answers(file: Path, facts: dict[str, Any] | None = None) -> list[Answer
     if facts is not None and head != facts:
         raise InvalidInput("out", f"{file} is of another pair", cure)
     return answers
+
+
+def _cut_half_a_line(file: Path) -> None:
+    """Drop what a run that was killed had not written to the end of the line."""
+    if file.exists() and not (data := file.read_bytes()).endswith(b"\n"):
+        file.write_bytes(data[: data.rfind(b"\n") + 1])
 
 
 def _advance(walks: Sequence[_Walk], drafter: TextPool, target: TextPool) -> None:

@@ -9,14 +9,16 @@ from typing import Final
 
 from edgedraft.text import TextCodec
 from edgedraft_apps.bench.privacy.detectors import detector_rows
+from edgedraft_apps.bench.privacy.hunt import hunt_rows
 from edgedraft_apps.bench.privacy.questions import load_questions
 from edgedraft_apps.bench.privacy.rules import DEFAULT_RULE, Rule
 from edgedraft_apps.bench.results import Row
 from edgedraft_apps.bench.suite import Suite
 from edgedraft_models import BuiltPair
 
-PARTS: Final = ("alarms", "cost", "detectors", "answers")
+PARTS: Final = ("leaks", "alarms", "cost", "detectors", "answers", "recall")
 """What can be measured by itself."""
+_PROMPTS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,8 @@ async def privacy_figures(suite: Suite, settings: PrivacySettings, parts: Sequen
     """
     rows: list[Row] = []
     codec = TextCodec.load(settings.pair.drafter)
+    if "leaks" in parts:
+        rows += await hunt_rows(codec, 60 if suite.quick else _PROMPTS, suite.progress)
     if {"alarms", "cost"} & set(parts):
         # Only here: it loads TVM.
         from edgedraft_apps.bench.privacy.ordinary import alarm_rows, cost_rows, ordinary_answers
@@ -53,13 +57,14 @@ async def privacy_figures(suite: Suite, settings: PrivacySettings, parts: Sequen
             rows += await cost_rows(answered, codec)
     if "detectors" in parts:
         rows += detector_rows()
-    if "answers" in parts:
-        rows += _answers(suite, settings)
+    if {"answers", "recall"} & set(parts):
+        rows += _answers(suite, settings, parts)
     return rows
 
 
-def _answers(suite: Suite, settings: PrivacySettings) -> list[Row]:
+def _answers(suite: Suite, settings: PrivacySettings, parts: Sequence[str]) -> list[Row]:
     # Only here: it loads TVM.
+    from edgedraft_apps.bench.privacy.recall import recall_rows
     from edgedraft_apps.bench.privacy.rule import PLAIN_MODES, Pair, explore
     from edgedraft_apps.bench.privacy.tally import answer_rows, tallies
 
@@ -69,4 +74,7 @@ def _answers(suite: Suite, settings: PrivacySettings) -> list[Row]:
     pair = Pair.load(settings.pair.drafter, settings.pair.target)
     ways: list[str | Rule] = [*PLAIN_MODES, DEFAULT_RULE]
     answers = explore(pair, questions, ways, settings.answers, suite.progress)
-    return answer_rows(tallies(answers, questions), DEFAULT_RULE.name)
+    rows = answer_rows(tallies(answers, questions), DEFAULT_RULE.name) if "answers" in parts else []
+    if "recall" in parts:
+        rows += recall_rows([answer for answer in answers if answer.way == DEFAULT_RULE.name], questions)
+    return rows
