@@ -22,13 +22,13 @@ class Sender:
         self.tree = DraftTree()
         self.blocks = 0
 
-    def send(self, tokens, *, position=0, epoch=0, parent=None, window=WINDOW, given_flags=()) -> Received:
+    def send(self, tokens, *, position=0, epoch=0, parent=None, window=WINDOW, given_flags=(), final=0) -> Received:
         self.blocks += 1
         draft = pb.Draft(epoch=epoch, position=position, block=self.blocks, tokens=tokens)
         draft.given = given_bits(given_flags)
         if parent is not None:
             draft.parent = parent
-        return self.tree.receive(draft, window)
+        return self.tree.receive(draft, window, final)
 
     def settle(self, *tokens: int) -> None:
         for token in tokens:
@@ -205,3 +205,58 @@ def test_the_count_of_pending_nodes_is_the_size_of_the_tree(history):
             nodes += 1
             stack.extend(node.children.values())
         assert sender.tree.pending == nodes <= WINDOW
+
+
+# ---------------------------------------------------------------- given tokens have the last word
+
+
+def test_a_given_token_takes_the_place_of_a_settled_one_and_the_tail_goes_on(sender):
+    sender.settle(1, 2, 3)
+    assert sender.send([1, 9, 4], given_flags=(False, True), final=1) == Received(fresh=2, late=1, cut=1)
+    assert (sender.tree.settled, sender.line(), sender.tree.given_next) == ([1], [9, 4], 9)
+    sender.settle(9)
+    assert (sender.line(), sender.tree.given_next) == ([4], None)
+
+
+def test_it_does_so_in_a_new_epoch_and_behind_a_node_that_was_settled(sender):
+    sender.send([1, 2])
+    sender.settle(1, 2, 3, 4)
+    assert sender.send([8], position=2, given_flags=(True,)).cut == 2
+    assert sender.send([7], position=1, epoch=1, given_flags=(True,)).cut == 1
+    assert (sender.tree.settled, sender.line(), sender.tree.pending) == ([1], [7], 1)
+
+
+def test_what_hung_on_the_tokens_that_gave_way_is_gone(sender):
+    sender.send([1, 2, 3, 4])
+    sender.settle(1, 2)
+    assert sender.send([8], position=1, parent=1, given_flags=(True,)) == Received(fresh=1, cut=1)
+    assert (sender.line(), sender.tree.pending) == ([8], 1)
+    assert sender.send([5], position=2, parent=2) == Received(), "node 2 was settled, and is no more"
+    assert sender.send([5], position=4, parent=4) == Received()
+    assert sender.send([6], position=2, parent=5) == Received(fresh=1)
+
+
+def test_a_given_token_behind_a_draft_that_the_target_has_refused_falls_with_it(sender):
+    sender.send([1, 2])
+    sender.settle(7, 8)
+    assert sender.send([5], position=2, given_flags=(True,)) == Received()
+    assert sender.send([1, 5], position=0, epoch=1, given_flags=(False, True)) == Received()
+    assert sender.tree.settled == [7, 8]
+
+
+def test_one_that_agrees_changes_nothing(sender):
+    sender.settle(1, 2)
+    assert sender.send([1, 2, 3], given_flags=(True, True, True), final=2) == Received(fresh=1)
+    assert sender.tree.settled == [1, 2]
+
+
+@pytest.mark.parametrize(("final", "window"), [(2, 8), (0, 1)])
+def test_a_refused_veto_leaves_all_as_it_was(sender, final, window):
+    sender.send([1, 2, 3])
+    sender.settle(1, 2)
+    before = copy.deepcopy(sender.tree)
+    with pytest.raises(InvalidInput) as caught:
+        sender.send([9, 8], position=1, epoch=1, given_flags=(True,), final=final, window=window)
+    assert caught.value.field == ("draft.given" if final else "draft.tokens")
+    assert (sender.tree.settled, sender.line(), sender.tree.pending) == ([1, 2], [3], 1)
+    assert (sender.tree.epoch, sender.tree._nodes.keys()) == (0, before._nodes.keys())
