@@ -70,11 +70,15 @@ class Sender:
         self.sent: list[bytes] = []
         self.tapped.in_order.append(self.sent)
 
-    def send(self, token: int) -> bool:
-        """Whether it was held back."""
-        before = self.path[-1][0] if self.path else self.guard.root()
-        trail, held = self.guard.step(before, token)
-        held = held or self.watch.leave(token, trail)
+    def send(self, *tokens: int) -> list[bool]:
+        """Draft all of them, then send them; which were held back."""
+        trails = [self.path[-1][0] if self.path else self.guard.root()]
+        for token in tokens:
+            trails.append(self.guard.step(trails[-1], token)[0])
+        return [self._let_out(token, trail) for token, trail in zip(tokens, trails[1:], strict=True)]
+
+    def _let_out(self, token: int, trail: Trail) -> bool:
+        held = trail.held or self.watch.leave(token, trail)
         data = PLACEHOLDER if held else self.tokens.bytes(token)
         self.path.append((trail, data))
         self.sent.append(data)

@@ -99,8 +99,18 @@ def words(text: str) -> list[str]:
 def parts(text: str) -> list[str]:
     """The words of a text in compact form, parted wherever one may start (`starts_word`)."""
     piece = squeeze(GAP + text)
-    starts = [index for index, mark in enumerate(piece.bounds) if mark == START]
-    return [piece.text[start:end] for start, end in zip(starts, [*starts[1:], len(piece.text)], strict=True)]
+    return split(piece.text, piece.bounds)
+
+
+def split(text: str, bounds: str, start: int = 0) -> list[str]:
+    """The words of a compact text from a place on, which counts as the start of one."""
+    found = []
+    while start < len(text):
+        end = bounds.find(START, start + 1)
+        end = end if end >= 0 else len(text)
+        found.append(text[start:end])
+        start = end
+    return found
 
 
 def wordless(char: str) -> bool:

@@ -20,7 +20,7 @@ REACH: Final = 128
 """How many characters back a match may start; of what is longer its last characters are matched."""
 
 _KEY: Final = 8  # whole strings from this length on are found by their last characters, and stand anywhere
-_DIGIT_PIECE, _LETTER_PIECE = 3, 4  # lengths of the least pieces that the budget counts
+_LETTERS, _DIGITS, _DIGITS_ANYWHERE = 4, 3, 4  # lengths of the least pieces that the budget counts
 
 _BUDGET_SHARE: Final = 4  # of a long secret, less than the fourth part may leave in pieces
 
@@ -110,8 +110,7 @@ class Patterns:
         digits = "".join(filter(str.isdigit, as_digits))
         self._digits |= {window for window in _windows(digits, self._size) if window not in self._public_digits}
         self._forbid(date_spellings(as_digits))
-        letter_pieces = (piece for piece in self._pieces if len(piece) >= _LETTER_PIECE)
-        self._at_starts = tuple({len(string) for string in (*self._short, *letter_pieces)})
+        self._at_starts = tuple({len(string) for string in (*self._short, *self._pieces)})
         return True
 
     def add_private(self, text: str) -> None:
@@ -132,10 +131,10 @@ class Patterns:
         secret = len(self._budgets)
         self._budgets.append(min(max(self._size, len(compact) // _BUDGET_SHARE), len(compact)) - 1)
         found: dict[str, int] = {}
-        for length in (_DIGIT_PIECE, *range(_LETTER_PIECE, min(self._size, _KEY))):
+        for length in range(_DIGITS, max(min(self._size, _KEY), _DIGITS_ANYWHERE + 1)):
             for start in range(len(compact) - length + 1):
                 piece = compact[start : start + length]
-                if (length == _DIGIT_PIECE) == any(char.isdigit() for char in piece) and piece not in self._public:
+                if (length >= _LETTERS or not piece.isalpha()) and piece not in self._public:
                     found[piece] = found.get(piece, 0) | ((1 << length) - 1) << start
         for piece, bits in found.items():
             self._pieces[piece] = (*self._pieces.get(piece, ()), (secret, bits))
@@ -167,8 +166,8 @@ class Patterns:
             cut: The text is cut off, so that its end is not the end of a word.
 
         Returns:
-            Whether something forbidden does, and the pieces of secrets that do. Three characters with a digit count
-            anywhere, more letters where a word starts with them.
+            Whether something forbidden does, and the pieces of secrets that do. Four characters with a digit count
+            anywhere, three with a digit or more letters where a word starts with them.
         """
         shares: set[Share] = set()
         length = len(text)
@@ -181,8 +180,9 @@ class Patterns:
                 for end in ends
                 for run in self._lengths.get(text[end - _KEY : end], ())
             )
-        if not self._pieces.keys().isdisjoint([text[end - _DIGIT_PIECE : end] for end in ends]):
-            shares.update(share for end in ends for share in self._pieces.get(text[end - _DIGIT_PIECE : end], ()))
+        pieces = [text[end - _DIGITS_ANYWHERE : end] for end in ends]
+        if not self._pieces.keys().isdisjoint(pieces):
+            shares.update(share for piece in pieces if not piece.isalpha() for share in self._pieces.get(piece, ()))
         first = bounds.find(START, start + 1 - _KEY) if self._at_starts else -1
         while first >= 0:
             for run in self._at_starts:

@@ -9,7 +9,7 @@ import codecs
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from edgedraft.privacy.normalise import GAP, INSIDE, START, Piece, squeeze, starts_word
+from edgedraft.privacy.normalise import GAP, INSIDE, START, Piece, split, squeeze, starts_word
 from edgedraft.privacy.numbers import CONNECTORS, number_parts
 from edgedraft.privacy.patterns import REACH, Patterns, Share, render
 
@@ -140,7 +140,7 @@ def _spell(before: Spelled | None, text: str, bounds: str) -> Spelled | None:
     Its `text` is not cut yet.
     """
     start = bounds.rfind(START, 0, REACH)
-    spelled = _split(text, bounds, start if start >= 0 else REACH)
+    spelled = split(text, bounds, start if start >= 0 else REACH)
     if before is None:
         numeric = next((index for index, word in enumerate(spelled) if number_parts(word) is not None), None)
         if numeric is None:
@@ -186,15 +186,6 @@ def _look(before: Spelled | None, now: Spelled, patterns: Patterns) -> tuple[Spe
 def _belongs(word: str, group: tuple[str, ...]) -> bool:
     """Whether a word is part of the number that consecutive words say."""
     return number_parts(word) is not None or (bool(group) and word in CONNECTORS)
-
-
-def _split(text: str, bounds: str, start: int) -> list[str]:
-    result = []
-    while start >= 0:
-        end = bounds.find(START, start + 1)
-        result.append(text[start : end if end >= 0 else len(text)])
-        start = end
-    return result
 
 
 def _marks(word: str) -> str:

@@ -45,13 +45,14 @@ moves = st.tuples(
     st.integers(0, 40),
     st.integers(1, 60),
     st.lists(st.integers(1, 7), min_size=1, max_size=4),
+    st.sampled_from([1, 3, 100]),
 )
 
 
 def play(guard: Guard, tokens: Tokens, prompt: str, program) -> Tap:
     tap = Tap()
     senders = [Sender(guard, tokens, tap)]
-    for what, count, dress, start, length, lengths in program:
+    for what, count, dress, start, length, lengths, block in program:
         if what == "roll back":
             senders[0].roll_back(count)
         elif what == "another session":
@@ -59,8 +60,9 @@ def play(guard: Guard, tokens: Tokens, prompt: str, program) -> Tap:
                 senders.append(Sender(guard, tokens, tap))
             senders.append(senders.pop(0))
         echo = DRESSES[dress]((prompt * 2)[start : start + length])
-        for token in tokens.split(echo, lengths):
-            senders[0].send(token)
+        ids = tokens.split(echo, lengths)
+        for begin in range(0, len(ids), block):
+            senders[0].send(*ids[begin : begin + block])
     return tap
 
 
@@ -79,7 +81,7 @@ def test_the_search_finds_what_a_guard_that_sleeps_lets_go(secret: str, private:
     """The law can fail: the same search, with a guard that knows of nothing."""
     tokens = Tokens()
     prompt = f"{private}. {secret} "
-    program = [("go on", 1, dress, 0, len(prompt), [length])]
+    program = [("go on", 1, dress, 0, len(prompt), [length], 4)]
     texts = play(Guard([], [], "", tokens.bytes), tokens, prompt, program).texts()
     assert pieces_of_secret(secret, texts) != set() or (dress != "verbatim" and len(secret) < 6)
     assert runs_of_words(private, texts) != set() or all(len(run) < 8 for run in runs_of_words(private, {private}))
@@ -92,4 +94,4 @@ def test_what_stands_in_the_public_view_may_leave(secret: str, private: str, dat
     guard = Guard([secret], [private], prompt, tokens.bytes)
     sender = Sender(guard, tokens, Tap())
     lengths = data.draw(st.lists(st.integers(1, 7), min_size=1, max_size=4))
-    assert not any(sender.send(token) for token in tokens.split(prompt, lengths))
+    assert not any(sender.send(*tokens.split(prompt, lengths)))
