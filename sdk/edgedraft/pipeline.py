@@ -327,7 +327,7 @@ class Pipeline:
         largest = max(verdict.tokens, default=0)
         if largest >= self._vocab_size:
             raise ProtocolError(f"the verifier settled token {largest}, the vocabulary has {self._vocab_size} ids")
-        return self._apply(self._log.settle(verdict.position, verdict.tokens, verdict.epoch), now)
+        return self._apply(self._log.settle(verdict.position, verdict.tokens, verdict.block), now)
 
     def _apply(self, settlement: Settlement, now: float) -> FinishReason | None:
         """Tell of what was settled; why that was the end, if it was."""

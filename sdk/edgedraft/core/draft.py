@@ -26,6 +26,7 @@ class Node:
         parent: The node before it; None for the settled tokens as they were when it was added.
         children: Nodes that follow, in the order in which they were added.
         number: How the wire names it within its epoch; 0 until it is sent.
+        block: Number of the block that it was sent in.
         alive: Whether it is still unverified and reachable from the settled tokens.
         given: Whether the device decides the position, so that the verifier takes it as it stands.
         held: The device's own choice where the guard holds it back, else None.
@@ -34,6 +35,7 @@ class Node:
 
     __slots__ = (
         "alive",
+        "block",
         "children",
         "given",
         "held",
@@ -56,6 +58,7 @@ class Node:
         self.parent = parent
         self.children: list[Node] = []
         self.number = 0
+        self.block = 0
         self.alive = True
         self.given = given
         self.held: int | None = None

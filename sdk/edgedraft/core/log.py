@@ -6,7 +6,8 @@ bets on and shows; other branches wait in case the target prefers them. The log 
 
 Where the target decides everything, a verdict settles what it says. Where the device has the last word (mode `sealed`),
 a verdict proposes: it settles as far as the main path reaches and agrees, and the device takes or vetoes what does not.
-A veto begins an epoch with a given token, and verdicts that came before the verifier had heard of it no longer count.
+A veto is a given token that contradicts the verdict. Until the verifier has seen the block with it, verdicts do not
+count.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class DraftLog:
         self._blocks = 0
         self._stamp = 0
         self._proposals: deque[int] = deque()
-        self._valid_from = 0  # verdicts of older epochs do not know of the last veto
+        self._valid_from = 0  # the block with the last veto
 
     @property
     def path(self) -> Sequence[Node]:
@@ -198,6 +199,7 @@ class DraftLog:
         for node in run:
             self._sent += 1
             node.number = self._sent
+            node.block = self._blocks + 1
         self._last_sent = run[-1]
         self._blocks += 1
         return Block(
@@ -212,7 +214,7 @@ class DraftLog:
             before - len(self._path),
         )
 
-    def settle(self, position: int, tokens: Sequence[int], epoch: int | None = None) -> Settlement:
+    def settle(self, position: int, tokens: Sequence[int], block: int | None = None) -> Settlement:
         """Take a verdict: the target put `tokens` at `position` and after it.
 
         What is known already may be repeated; it must be the same.
@@ -220,12 +222,12 @@ class DraftLog:
         Args:
             position: Position of the first token.
             tokens: Token ids.
-            epoch: The newest that the verifier had seen; None: ours.
+            block: The newest that the verifier had seen; None: all of them.
 
         Raises:
             ProtocolError: The verdict leaves a gap, contradicts what is settled or runs past `max_tokens`.
         """
-        if epoch is not None and epoch < self._valid_from:
+        if block is not None and block < self._valid_from:
             return Settlement(len(self.settled), ())
         known = [*self.settled_wire, *self._proposals] if self._proposals else self.settled_wire
         if position > len(known):
@@ -236,13 +238,13 @@ class DraftLog:
         if list(tokens[:overlap]) != known[position : position + overlap]:
             raise ProtocolError(f"the verdict contradicts what is settled from position {position}")
         self._proposals.extend(tokens[overlap:])
-        return self.resolve(epoch)
+        return self.resolve(block)
 
-    def resolve(self, epoch: int | None = None) -> Settlement:
+    def resolve(self, block: int | None = None) -> Settlement:
         """Settle what is proposed, as far as it can be settled now; to call after `add` where tokens are proposed.
 
         Args:
-            epoch: As in `settle`, where a verdict is the cause.
+            block: As in `settle`, where a verdict is the cause.
         """
         first = len(self.settled)
         given: list[int] = []
@@ -257,7 +259,7 @@ class DraftLog:
                 matched += agrees
                 missed += not agrees
             if node is not None and not agrees and self._last_word and (node.given or not node.takes(token)):
-                self._veto(node, epoch)
+                self._veto(node, block)
                 vetoed = True
                 break
             self._proposals.popleft()
@@ -322,20 +324,19 @@ class DraftLog:
             del self._path[index + 1 :]
             self._stamp += 1
 
-    def _veto(self, node: Node, epoch: int | None) -> None:
+    def _veto(self, node: Node, block: int | None) -> None:
         """The device overrules the verdict at the front of the main path; what is behind it there stays."""
         self._proposals.clear()
-        # The first block of an epoch begins with the front of the path. If that was given from the start, and the
-        # verdict is older, then the verifier will see the veto, or has.
-        under_way = node.given and node.number == 1 and epoch is not None and epoch < self.epoch
+        if node.given and node.number and block is not None and block < node.block:
+            self._valid_from = node.block  # it is under way already
+            return
         node.given = True
-        if not under_way:
-            for other in self._roots:
-                if other is not node:
-                    self._drop(other)
-            self._roots = [node]
-            self._send_again(self.epoch + 1)
-        self._valid_from = self.epoch
+        for other in self._roots:
+            if other is not node:
+                self._drop(other)
+        self._roots = [node]
+        self._send_again(self.epoch + 1)
+        self._valid_from = self._blocks + 1
 
     def _send_again(self, epoch: int) -> None:
         for root in self._roots:
