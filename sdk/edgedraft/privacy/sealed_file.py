@@ -45,11 +45,12 @@ class SealedFile:
         self._file = file
         self._key = key
         identity = secrets.token_bytes(_ID_BYTES)
-        self._cipher = _cipher(key, identity)
         self._number = 0
         self._ended = False
+        self._broken = False
         weakref.finalize(self, file.close)
-        self._file.write(_MAGIC + identity)
+        self._cipher = _cipher(key, identity)
+        self._put(_MAGIC + identity)
 
     @classmethod
     def create(cls, path: Path, key: bytes) -> SealedFile:
@@ -59,6 +60,7 @@ class SealedFile:
             InvalidInput: It is there already.
             LedgerError: It cannot be made.
         """
+        _check_key(key)
         try:
             return cls(os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "w+b"), key)
         except FileExistsError:
@@ -99,11 +101,19 @@ class SealedFile:
     def _write(self, plain: bytes) -> None:
         self._number += 1
         sealed = self._cipher.encrypt(_nonce(self._number), plain, None)
+        self._put(len(sealed).to_bytes(4) + sealed)
+
+    def _put(self, data: bytes) -> None:
+        problem = "it could not be before"  # half a record may stand there now
         try:
-            self._file.write(len(sealed).to_bytes(4) + sealed)
-            self._file.flush()
+            if not self._broken:
+                self._file.write(data)
+                self._file.flush()
+                return
         except OSError as error:
-            raise LedgerError(f"the ledger cannot be written ({error}); nothing leaves without an entry") from error
+            problem = str(error.strerror)
+        self._broken = True
+        raise LedgerError(f"the ledger cannot be written ({problem}); nothing leaves without an entry")
 
 
 def read_sealed(path: Path, key: bytes) -> Iterator[bytes]:
@@ -149,9 +159,13 @@ def _records(file: IO[bytes], key: bytes, *, whole: bool) -> Iterator[bytes]:
 
 
 def _cipher(key: bytes, identity: bytes) -> AESGCM:
+    _check_key(key)
+    return AESGCM(HKDF(SHA256(), KEY_BYTES, salt=identity, info=_MAGIC).derive(key))
+
+
+def _check_key(key: bytes) -> None:
     if len(key) != KEY_BYTES:
         raise InvalidInput("ledger_key", f"has {len(key)} bytes", f"pass {KEY_BYTES} random bytes")
-    return AESGCM(HKDF(SHA256(), KEY_BYTES, salt=identity, info=_MAGIC).derive(key))
 
 
 def _nonce(number: int) -> bytes:
