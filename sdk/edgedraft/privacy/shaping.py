@@ -49,6 +49,8 @@ class Shaping:
             value = getattr(self, name)
             if not least <= value <= 600:
                 raise InvalidInput(f"shaping.{name}", f"is {value}", f"use {least:g} to 600")
+        if any(not isinstance(size, int) or size < 0 for size in self.sizes or ()):
+            raise InvalidInput("shaping.sizes", f"are {self.sizes}", "use whole numbers of bytes")
         try:
             check_shaping(self.wire)
         except InvalidInput as error:
