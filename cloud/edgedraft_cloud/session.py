@@ -213,8 +213,10 @@ class Session:
         if draft.block <= self.tree.last_block:
             return None  # a duplicate
         total = self._received + len(draft.tokens)
-        # A device has at most a window in flight; each settled token frees at most a window, and so does a resume.
-        most = self.limits.window * (self._settlements + self._resumes + 1)
+        # A device has at most a window in flight; each settled token frees at most a window, and so does a resume. A
+        # device that overrules a token sends its window again too, also where that then says what was settled.
+        freed = self._settlements * (2 if self.limits.may_give else 1)
+        most = self.limits.window * (freed + self._resumes + 1)
         if total > most:
             raise InvalidInput("draft.tokens", f"make {total} in this session, the limit is {most}", "keep the window")
         flags = given_flags(draft)

@@ -266,7 +266,7 @@ class Sealed:
 
 
 class GuardedWorld(World):
-    """The target decides everything, and a guard holds drafts back: some when they are made, some when they would leave.
+    """The target decides everything; a guard holds drafts back, some when they are made and some when they would leave.
 
     Attributes:
         refuse: Says of a token that is about to leave whether it must not.
