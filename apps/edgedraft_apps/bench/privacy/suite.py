@@ -16,7 +16,7 @@ from edgedraft_apps.bench.results import Row
 from edgedraft_apps.bench.suite import Suite
 from edgedraft_models import BuiltPair
 
-PARTS: Final = ("leaks", "alarms", "cost", "detectors", "answers", "recall")
+PARTS: Final = ("leaks", "cloaked", "alarms", "cost", "detectors", "answers", "recall")
 """What can be measured by itself."""
 _PROMPTS: Final = 1000
 
@@ -46,6 +46,11 @@ async def privacy_figures(suite: Suite, settings: PrivacySettings, parts: Sequen
     codec = TextCodec.load(settings.pair.drafter)
     if "leaks" in parts:
         rows += await hunt_rows(codec, 60 if suite.quick else _PROMPTS, suite.progress)
+    if "cloaked" in parts:
+        # Only here: it loads TVM.
+        from edgedraft_apps.bench.privacy.lossless import lossless_rows
+
+        rows += await lossless_rows(suite, settings.pair.drafter, settings.pair.target, 4 if suite.quick else 20)
     if {"alarms", "cost"} & set(parts):
         # Only here: it loads TVM.
         from edgedraft_apps.bench.privacy.ordinary import alarm_rows, cost_rows, ordinary_answers
