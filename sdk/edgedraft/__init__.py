@@ -10,6 +10,7 @@ from edgedraft._version import __version__
 from edgedraft.errors import EdgedraftError
 
 if TYPE_CHECKING:
+    from edgedraft.call import PublicView
     from edgedraft.client import Client
     from edgedraft.events import (
         DecidedBy,
@@ -25,7 +26,11 @@ if TYPE_CHECKING:
     from edgedraft.generation import Generation
     from edgedraft.identity import Identity
     from edgedraft.privacy.detect import Detectors
+    from edgedraft.privacy.gate import DecisionRule
+    from edgedraft.privacy.guard import GuardLimits
+    from edgedraft.privacy.ledger import Ledger
     from edgedraft.privacy.policy import Policy
+    from edgedraft.privacy.shaping import Shaping
     from edgedraft.prompt import Message, Mode, Part, Prompt
     from edgedraft.report import Report
     from edgedraft.sampling import SamplingParams
@@ -34,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Client",
     "DecidedBy",
+    "DecisionRule",
     "Detectors",
     "Drafted",
     "EdgedraftError",
@@ -41,17 +47,21 @@ __all__ = [
     "FinishReason",
     "Finished",
     "Generation",
+    "GuardLimits",
     "Identity",
     "Interrupted",
+    "Ledger",
     "Message",
     "Mode",
     "Part",
     "Policy",
     "Prompt",
+    "PublicView",
     "Report",
     "Resumed",
     "Revised",
     "SamplingParams",
+    "Shaping",
     "SyncClient",
     "Verified",
     "__version__",
@@ -59,6 +69,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "call": ("PublicView",),
     "client": ("Client",),
     "events": (
         "DecidedBy",
@@ -74,7 +85,11 @@ _MODULES = {
     "generation": ("Generation",),
     "identity": ("Identity",),
     "privacy.detect": ("Detectors",),
+    "privacy.gate": ("DecisionRule",),
+    "privacy.guard": ("GuardLimits",),
+    "privacy.ledger": ("Ledger",),
     "privacy.policy": ("Policy",),
+    "privacy.shaping": ("Shaping",),
     "prompt": ("Message", "Mode", "Part", "Prompt"),
     "report": ("Report",),
     "sampling": ("SamplingParams",),

@@ -9,11 +9,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from edgedraft.call import PublicView
 from edgedraft.client import Client
 from edgedraft.drafters.base import Drafter
 from edgedraft.errors import InvalidInput
 from edgedraft.events import Event, Finished
 from edgedraft.generation import Generation
+from edgedraft.privacy.gate import DecisionRule
+from edgedraft.privacy.guard import GuardLimits
 from edgedraft.prompt import Mode, PromptLike
 from edgedraft.sampling import SamplingParams
 
@@ -24,7 +27,7 @@ class SyncClient:
     """`Client` for code without asyncio; takes the same arguments.
 
     ```python
-    with SyncClient(drafter, verifier="verifier.example:7443", identity="~/.edgedraft/id", mode="open") as client:
+    with SyncClient(drafter, verifier="verifier.example:7443", identity="~/.edgedraft/id") as client:
         print(client.complete("Why is the sky blue?").text)
     ```
     """
@@ -54,6 +57,8 @@ class SyncClient:
         sampling: SamplingParams | None = None,
         *,
         mode: Mode | str | None = None,
+        rule: DecisionRule | None = None,
+        limits: GuardLimits | None = None,
         background: bool = False,
     ) -> Iterator[Event]:
         """Answer a prompt, event by event; leaving the iteration early cancels it.
@@ -61,7 +66,9 @@ class SyncClient:
         Raises:
             EdgedraftError: As `Client.generate` and the generation do.
         """
-        generation = self._run(self._begin(prompt, sampling, mode, background))
+        generation = self._run(
+            self._begin(prompt, sampling, mode=mode, rule=rule, limits=limits, background=background)
+        )
         events = generation.__aiter__()
         try:
             while (event := self._run(_next(events))) is not None:
@@ -76,6 +83,8 @@ class SyncClient:
         sampling: SamplingParams | None = None,
         *,
         mode: Mode | str | None = None,
+        rule: DecisionRule | None = None,
+        limits: GuardLimits | None = None,
         background: bool = False,
     ) -> Finished:
         """Answer a prompt; the last event, with text and report.
@@ -83,9 +92,14 @@ class SyncClient:
         Raises:
             EdgedraftError: As `Client.generate` and the generation do.
         """
-        *_, last = self.stream(prompt, sampling, mode=mode, background=background)
+        *_, last = self.stream(prompt, sampling, mode=mode, rule=rule, limits=limits, background=background)
         assert isinstance(last, Finished)
         return last
+
+    def public_view(self, prompt: PromptLike, mode: Mode | str | None = None) -> PublicView:
+        """Exactly what the cloud would see of a prompt; as `Client.public_view`."""
+        assert self._client is not None
+        return self._client.public_view(prompt, mode)
 
     def close(self) -> None:
         """Cancel what is running and end the background thread; may be called again."""
@@ -107,11 +121,9 @@ class SyncClient:
     async def _make(drafter: Drafter | str | Path, settings: dict[str, Any]) -> Client:
         return Client(drafter, **settings)
 
-    async def _begin(
-        self, prompt: PromptLike, sampling: SamplingParams | None, mode: Mode | str | None, background: bool
-    ) -> Generation:
+    async def _begin(self, prompt: PromptLike, sampling: SamplingParams | None, **settings: Any) -> Generation:
         assert self._client is not None
-        generation = self._client.generate(prompt, sampling, mode=mode, background=background)
+        generation = self._client.generate(prompt, sampling, **settings)
         generation.start()
         return generation
 
