@@ -36,8 +36,8 @@ PLAIN_MODES: Final = {
 }
 """What rules are compared with: the views of drafter and target; `public` is a cloud that sees the public view only."""
 
-_TEXTS: Final = 40
-"""Texts in a batch; more add nothing to the speed of two cores."""
+_TEXTS: Final = 16
+"""Texts in a batch from which on no question is begun; more add little to the speed of two cores."""
 _POOL_TOKENS: Final = 16384
 
 
@@ -284,7 +284,7 @@ def explore(
         for question in questions
     ]
     total, end = len(questions) * len(ways), None if seconds is None else time.monotonic() + seconds
-    drafter, target = (TextPool(model, _POOL_TOKENS, 4 * _TEXTS) for model in (pair.drafter, pair.target))
+    drafter, target = (TextPool(model, _POOL_TOKENS, 16 * _TEXTS) for model in (pair.drafter, pair.target))
     queue = [(question, left) for question, left in zip(questions, waiting, strict=True) if left]
     walks: list[_Walk] = []
     try:
@@ -292,7 +292,7 @@ def explore(
             if not file.tell():
                 file.write(json.dumps(pair.facts, ensure_ascii=False) + "\n")
             while True:
-                while queue and len(_texts(walks)) < _TEXTS and (end is None or time.monotonic() < end):
+                if queue and len(_texts(walks)) < _TEXTS and (end is None or time.monotonic() < end):
                     question, left = queue.pop(0)
                     walks += [_Walk(Asked(question, pair.codec), way, pair.placeholder) for way in left]
                 if not walks:

@@ -183,5 +183,5 @@ def rule_named(name: str) -> Rule:
     """
     known = {rule.name: rule for rules in RULE_SETS.values() for rule in rules}
     if name not in known:
-        raise InvalidInput("rule", f"is {name!r}", f"use one of: {'; '.join(known)}")
+        raise InvalidInput("rule", f"is {name!r}", f"write it as the table does, e.g. {DEFAULT_RULE.name!r}")
     return known[name]
