@@ -10,17 +10,14 @@ from dataclasses import dataclass, field
 from edgedraft.privacy.guard import Guard, GuardSession, Trail
 
 PLACEHOLDER = b" ___"
-SPELLED = {
-    word: str(digit)
-    for names in (
-        "zero one two three four five six seven eight nine",
-        "nul een twee drie vier vijf zes zeven acht negen",
-        "null eins zwei drei vier fünf sechs sieben acht neun",
-        "zéro un deux trois quatre cinq six sept huit neuf",
-        "cero uno dos tres cuatro cinco seis siete ocho nueve",
-    )
-    for digit, word in enumerate(names.split())
-}
+DIGIT_NAMES = (
+    "zero one two three four five six seven eight nine",
+    "nul een twee drie vier vijf zes zeven acht negen",
+    "null eins zwei drei vier fünf sechs sieben acht neun",
+    "zéro un deux trois quatre cinq six sept huit neuf",
+    "cero uno dos tres cuatro cinco seis siete ocho nueve",
+)
+SPELLED = {word: str(digit) for names in DIGIT_NAMES for digit, word in enumerate(names.split())}
 _SPELLED = re.compile(rf"\b({'|'.join(sorted(SPELLED, key=len, reverse=True))})\b", re.IGNORECASE)
 
 

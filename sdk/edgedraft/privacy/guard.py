@@ -23,7 +23,7 @@ from typing import Final
 from edgedraft.errors import InvalidInput, LeakError
 from edgedraft.privacy.normalise import GAP, squeeze
 from edgedraft.privacy.patterns import GuardLimits, Patterns
-from edgedraft.privacy.reading import NOTHING, Found, Reading, contains, parted, read
+from edgedraft.privacy.reading import NOTHING, Found, Reading, contains, interrupted, parted, read
 
 __all__ = ["Guard", "GuardLimits", "GuardSession", "Trail", "placeholder_token"]
 
@@ -88,7 +88,7 @@ class Guard:
         return f"<Guard: {self._patterns!r}>"
 
     def extend(self, secrets: Iterable[str] = (), private_texts: Iterable[str] = (), public_text: str = "") -> None:
-        """Add texts, as a conversation goes on.
+        """Add texts, as a conversation goes on; between generations, for what was stepped before is not looked at again.
 
         Raises:
             InvalidInput: A secret has neither letters nor digits.
@@ -191,17 +191,19 @@ class GuardSession:
         guard = self._guard
         if trail is not None and trail.held:
             return True
+        before = trail._parent if trail is not None else None
         sent, everything = self._sent, guard._everything
-        if trail is None or trail._parent is None or trail._parent is not self._last:
-            sent, everything = parted(sent), parted(everything)
+        if before is None or before is not self._last:
+            join = interrupted if before is not None and before.held else parted
+            sent, everything = join(sent), join(everything)
         sent, found_sent = guard._read(sent, token, trail)
         everything, found_everything = guard._read(everything, token, trail)
         found = {found_sent, found_everything}
         wire: Reading | None = None
         if trail is not None:
             found.add(trail._found)
-            if trail._wire is None and trail._parent is not None:
-                wire, found_wire = guard._read(_wire_of(trail._parent, guard), token, trail)
+            if trail._wire is None and before is not None:
+                wire, found_wire = guard._read(_wire_of(before, guard), token, trail)
                 found.add(found_wire)
         if not guard._spend(found):
             if trail is not None:
@@ -223,7 +225,7 @@ def _wire_of(trail: Trail, guard: Guard) -> Reading:
     reading = node._wire or NOTHING
     for node in reversed(chain):
         if node.held and not node._known:
-            reading = parted(reading)._replace(pending=b"")  # the placeholder parts the bytes of a character too
+            reading = interrupted(reading)
         else:
             reading, _ = guard._read(reading, node._token, node)
         node._wire, node._parent = reading, None

@@ -57,6 +57,9 @@ class Patterns:
     """All strings that may not leave, and the pieces of secrets that only a few may.
 
     Its `repr` tells numbers only.
+
+    Attributes:
+        have_digits: Whether there are digits in them, so that spelled numbers matter.
     """
 
     def __init__(self, limits: GuardLimits) -> None:
@@ -71,6 +74,7 @@ class Patterns:
         self._at_starts: tuple[int, ...] = ()  # lengths of what is looked for where a word starts
         self._budgets: list[int] = []  # of each secret: how many of its characters may leave in pieces
         self._public = self._public_digits = ""
+        self.have_digits = False
 
     def __repr__(self) -> str:
         return f"<Patterns: {len(self._budgets)} secrets, {len(self._long)} runs>"
@@ -108,6 +112,7 @@ class Patterns:
             self._forbid_spelled(compact)
             self._watch_pieces(compact)
         digits = "".join(filter(str.isdigit, as_digits))
+        self.have_digits |= bool(digits)
         self._digits |= {window for window in _windows(digits, self._size) if window not in self._public_digits}
         self._forbid(date_spellings(as_digits))
         self._at_starts = tuple({len(string) for string in (*self._short, *self._pieces)})
@@ -118,6 +123,7 @@ class Patterns:
         spelled = words(text)
         self._forbid(_runs(spelled, self._limits.private_words))
         self._forbid(_runs(numerals(spelled), self._limits.private_words))
+        self.have_digits |= any(number_parts(part) is not None for part in parts(text))
         self._at_starts = tuple({*self._at_starts, *map(len, self._short)})
 
     def _forbid_spelled(self, compact: str) -> None:

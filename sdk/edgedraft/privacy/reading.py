@@ -37,6 +37,9 @@ class Spelled(NamedTuple):
     digits: str
     left: int
 
+    def __repr__(self) -> str:
+        return "<Spelled>"
+
 
 class Reading(NamedTuple):
     """What was read so far.
@@ -83,6 +86,11 @@ def parted(reading: Reading) -> Reading:
     return reading if reading.last == GAP else reading._replace(last=GAP)
 
 
+def interrupted(reading: Reading) -> Reading:
+    """The same text with a placeholder behind it, which ends the last word and the last character."""
+    return reading._replace(last=GAP, pending=b"")
+
+
 def contains(text: str, patterns: Patterns, *, cut: bool) -> bool:
     """Whether something forbidden stands in a text.
 
@@ -116,7 +124,7 @@ def read(reading: Reading, data: bytes, patterns: Patterns) -> tuple[Reading, Fo
     joint = START if piece.first == GAP or starts_word(reading.last, piece.first) else INSIDE
     text, bounds = reading.text + piece.text, reading.bounds + joint + piece.bounds[1:]
     forbidden, shares = patterns.scan(text, bounds, REACH)
-    spelled = _spell(reading.spelled, text, bounds)
+    spelled = _spell(reading.spelled, text, bounds) if patterns.have_digits else None
     if spelled is not None:
         spelled, forbidden_too, shares_too = _look(reading.spelled, spelled, patterns)
         forbidden |= forbidden_too
@@ -150,15 +158,16 @@ def _spell(before: Spelled | None, text: str, bounds: str) -> Spelled | None:
         spelled = spelled[numeric:]
     text, bounds, group, _, digits, left = before
     for word in spelled[:-1]:
-        if _belongs(word, group) and len(group) < _LONGEST_GROUP:
+        belongs = _belongs(word, group)
+        if belongs and len(group) < _LONGEST_GROUP:
             group = (*group, word)
             left = REACH
             continue
-        for part in (*render(group), word):
+        for part in (*render(group), *(() if belongs else (word,))):
             text += part
             bounds += _marks(part)
         left -= len(word)
-        group = ()
+        group = (word,) if belongs else ()
     last = spelled[-1]
     if _belongs(last, group):
         shown = render((*group, last))

@@ -4,12 +4,18 @@ from collections.abc import Callable
 
 from hypothesis import given
 from hypothesis import strategies as st
-from wire_reader import SPELLED, Sender, Tap, Tokens, pieces_of_secret, runs_of_words
+from wire_reader import DIGIT_NAMES, Sender, Tap, Tokens, pieces_of_secret, runs_of_words
 
 from edgedraft.privacy.guard import Guard
 
-DIGITS = {digit: word for word, digit in SPELLED.items() if word in "zero one two three four five six seven eight nine"}
 FULL_WIDTH = {chr(code): chr(code + 0xFEE0) for code in range(0x21, 0x7F)}
+
+
+def in_words(names: str) -> Callable[[str], str]:
+    """Digits as words, each by itself."""
+    spelled = {str(digit): f" {word} " for digit, word in enumerate(names.split())}
+    return lambda text: "".join(spelled.get(char, char) for char in text)
+
 
 DRESSES: dict[str, Callable[[str], str]] = {
     "verbatim": str,
@@ -24,7 +30,9 @@ DRESSES: dict[str, Callable[[str], str]] = {
     "full width": lambda text: "".join(FULL_WIDTH.get(char, char) for char in text),
     "without spaces": lambda text: text.replace(" ", ""),
     "grouped by three": lambda text: ",".join(text[start : start + 3] for start in range(0, len(text), 3)),
-    "spelled digits": lambda text: "".join(f" {DIGITS[char]} " if char in DIGITS else char for char in text),
+    **{f"digits as {names[:3]}..": in_words(names) for names in DIGIT_NAMES},
+    "shouted words for digits": lambda text: in_words(DIGIT_NAMES[0])(text).upper(),
+    "words for digits, letter by letter": lambda text: " ".join(in_words(DIGIT_NAMES[0])(text)),
 }
 
 secrets = st.one_of(
