@@ -84,7 +84,7 @@ class GatedStream:
         await self._let_out(frame, held)
         if self._shaping.beat_ms:
             beat = self._beat(self._shaping.beat_ms / 1000)
-            self._pacer = Pacer(self._let_out, beat, self._shaping.span_beats, self._clock)
+            self._pacer = Pacer(self._let_out, beat, self._shaping.span_beats, self._traffic, self._clock)
 
     async def receive(self) -> pb.ServerFrame | None:
         """Wait for a frame of the verifier that says something; None once it has nothing more to say.
@@ -121,8 +121,6 @@ class GatedStream:
             empty = frame.WhichOneof("frame") is None and not frame.settled
             self._page.record("up", frame, data, held)
             self._traffic.sent(len(data), len(data) - bare, empty)
-            if self._pacer is not None:
-                self._traffic.delay_seconds = self._pacer.delay_seconds
             await self._stream.send(data)
 
     def _check(self, frame: pb.ClientFrame) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from edgedraft.errors import Cancelled, EdgedraftError, LeakError
+from edgedraft.report import Traffic
 from edgedraft.wire import Beat, span_end
 from edgedraft.wire import verify_pb2 as pb
 
@@ -46,10 +47,8 @@ class Pacer:
         let_out: Sends a frame.
         beat: When.
         span_beats: See `span_end`.
+        traffic: Told how long frames wait.
         clock: Seconds.
-
-    Attributes:
-        delay_seconds: That all frames together waited for their beats.
     """
 
     def __init__(
@@ -57,16 +56,17 @@ class Pacer:
         let_out: Callable[[pb.ClientFrame, HeldBack], Awaitable[None]],
         beat: Beat,
         span_beats: int,
+        traffic: Traffic,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._let_out = let_out
         self._beat = beat
         self._span_beats = span_beats
+        self._traffic = traffic
         self._clock = clock
         self._waiting: deque[_Waiting] = deque()
         self._leaving = False
         self._broken: EdgedraftError = Cancelled("the stream is closed")
-        self.delay_seconds = 0.0
         self._task = asyncio.create_task(self._run(), name="edgedraft-pace")
 
     @property
@@ -122,7 +122,7 @@ class Pacer:
                 await self._let_out(pb.ClientFrame(), ())
                 continue
             waiting = self._waiting[0]
-            self.delay_seconds += self._clock() - waiting.since
+            self._traffic.delay_seconds += self._clock() - waiting.since
             try:
                 await self._let_out(waiting.frame, waiting.held)
             except LeakError as error:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from edgedraft.errors import Cancelled, InvalidInput, LeakError, VerifierUnavailable
 from edgedraft.privacy.pace import GRACE_BEATS, Pacer
 from edgedraft.privacy.shaping import Shaping
+from edgedraft.report import Traffic
 from edgedraft.wire import MAX_FRAME_BYTES, check_shaping, decode_client_frame, pad, span_end
 from edgedraft.wire import verify_pb2 as pb
 
@@ -151,7 +152,8 @@ class Wire:
         self.time = time
         self.sent: list[tuple[float, int]] = []
         self.refuse: Exception | None = None
-        self.pacer = Pacer(self.let_out, time.beat(1.0), settings.get("span_beats", 10), time.clock)
+        self.traffic = Traffic()
+        self.pacer = Pacer(self.let_out, time.beat(1.0), settings.get("span_beats", 10), self.traffic, time.clock)
 
     async def let_out(self, frame, held) -> None:
         if self.refuse is not None and frame.settled:
@@ -177,7 +179,7 @@ async def test_one_frame_leaves_at_each_beat_in_order_and_empty_ones_between(wir
     await wire.time.advance(3.0)
     assert wire.sent == [(1, 0), (2, 1), (3, 2), (4, 0)]
     assert all(task.done() for task in tasks)
-    assert wire.pacer.delay_seconds == 0.5 + 1.5
+    assert wire.traffic.delay_seconds == 0.5 + 1.5
 
 
 async def test_a_frame_whose_sender_is_gone_does_not_leave(wire):
