@@ -6,6 +6,7 @@ import threading
 
 import pytest
 from memory_verifier import CONTEXT, VOCAB, client_of, make_drafter
+from taps import RecordingTransport
 from toy import toy_draft
 
 from edgedraft.client import Client
@@ -22,7 +23,6 @@ from edgedraft.local import choose
 from edgedraft.prompt import Message, Prompt
 from edgedraft.sampling import SamplingParams
 from edgedraft.sync import SyncClient
-from edgedraft.transport.base import Stream, Transport
 from edgedraft.wire import verify_pb2 as pb
 
 
@@ -221,59 +221,22 @@ async def test_what_a_drafter_raises_by_accident_becomes_a_drafter_error(codec):
 # ---------------------------------------------------------------- what leaves the device
 
 
-class Recording(Transport):
-    """A transport that keeps what passes, in front of a real one."""
-
-    def __init__(self, inner: Transport) -> None:
-        self.inner = inner
-        self.up: list[bytes] = []
-        self.down: list[bytes] = []
-
-    async def describe(self, request):
-        return await self.inner.describe(request)
-
-    async def open_stream(self):
-        return RecordingStream(self, await self.inner.open_stream())
-
-    async def close(self):
-        await self.inner.close()
-
-
-class RecordingStream(Stream):
-    def __init__(self, kept: Recording, inner: Stream) -> None:
-        self.kept = kept
-        self.inner = inner
-
-    async def send(self, frame):
-        self.kept.up.append(frame)
-        await self.inner.send(frame)
-
-    async def receive(self):
-        frame = await self.inner.receive()
-        if frame is not None:
-            self.kept.down.append(frame)
-        return frame
-
-    async def close(self):
-        await self.inner.close()
-
-
 @pytest.mark.parametrize("block_size", [1, 4])
 async def test_byte_counts_are_the_bytes_on_the_transport(bench, codec, block_size):
-    transport = Recording(bench.transport())
+    transport = RecordingTransport(bench.transport())
     async with client_of(codec, transport, block_size=block_size) as client:
         generation = client.generate("sky", SamplingParams(max_tokens=40, ignore_eos=True))
         await generation
-    report = generation.report
-    assert (report.frames_up, report.bytes_up) == (len(transport.up), sum(map(len, transport.up)))
-    assert (report.frames_down, report.bytes_down) == (len(transport.down), sum(map(len, transport.down)))
+    report, up, down = generation.report, *transport.up, *transport.down
+    assert (report.frames_up, report.bytes_up) == (len(up), sum(map(len, up)))
+    assert (report.frames_down, report.bytes_down) == (len(down), sum(map(len, down)))
     assert report.frames_up > 1
-    drafted = [len(frame.draft.tokens) for frame in map(pb.ClientFrame.FromString, transport.up)]
+    drafted = [len(frame.draft.tokens) for frame in map(pb.ClientFrame.FromString, up)]
     assert 1 <= max(drafted) <= block_size
 
 
 async def test_mode_local_sends_nothing_even_where_there_is_a_verifier(bench, codec):
-    transport = Recording(bench.transport())
+    transport = RecordingTransport(bench.transport())
     async with client_of(codec, transport) as client:
         await client.generate("sky", SamplingParams(max_tokens=10), mode="local")
     assert transport.up == []
