@@ -88,8 +88,7 @@ class Occupancy:
 
     async def _begin_again(self, live: LiveSession) -> None:
         try:
-            # Who is away is taken up when it comes back.
-            while live.session.unread and live.handle is not None and live.handle.is_open:
+            while _waits(live):
                 wait = self._planner.over_rate(live.tenant, time.monotonic())
                 if wait > 0:
                     await asyncio.sleep(wait)
@@ -101,3 +100,9 @@ class Occupancy:
             logger.error("session could not begin again", exc_info=error, extra={"session": live.session.id})
         finally:
             del self._beginning[live]
+
+
+def _waits(live: LiveSession) -> bool:
+    """Whether a session is to begin again now; one whose device is away does so when that comes back."""
+    there = live.handle is not None and live.handle.is_open
+    return there and live.session.needs_engine and live.session.unread > 0

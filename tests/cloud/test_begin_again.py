@@ -200,14 +200,18 @@ async def test_one_that_is_over_its_rate_begins_again_when_it_may(make, engine, 
     assert len(engine.opened) == 2
 
 
-async def test_a_session_that_closes_while_it_waits_to_begin_again_leaves_nothing(make, engine):
+@pytest.mark.parametrize("gone", [True, False])
+async def test_a_session_that_closes_while_it_waits_to_begin_again_leaves_nothing(make, engine, gone):
     orchestrator = await make(sealed_run_ahead=3)
     handle = await begun(orchestrator, sealed())
     handle.receive(veto(1))
     handle.receive(CLOSE)
-    handle.close()
+    if gone:
+        handle.close()
     await turns()
     assert engine._logs == {}
+    assert orchestrator._occupancy._beginning == {}
+    handle.close()
     assert len(engine.opened) == 1
     assert len(orchestrator._sessions) == 0
 

@@ -87,13 +87,17 @@ class Hostile:
     def _open(self) -> bytes:
         draws = self._draws
         message = self._message
+        if draws.random() < 0.5:
+            message = pb.Open()
+            message.CopyFrom(self._message)
+            message.mode = pb.MODE_SEALED
         if self._tokens and draws.random() < 0.4:
             held = [toy_target((5, 6, 7))] * draws.randrange(3)
             message = resuming(message, draws.choice(self._tokens), held)
         return pb.ClientFrame(open=message).SerializeToString()
 
     def _drafts(self, count: int) -> list[bytes]:
-        """A beginning that is right, by a device that never rolls back."""
+        """A beginning that is right, by a device that never rolls back, but may want to decide things itself."""
         frames = []
         right = toy_greedy([5, 6, 7], 8)
         for block in range(1, count + 1):
@@ -101,6 +105,10 @@ class Hostile:
             draft = pb.Draft(block=block, position=0 if block == 1 else block, tokens=tokens)
             if block > 1 and self._draws.random() < 0.5:
                 draft.parent, draft.position = 0, 0
+            if self._draws.random() < 0.2:
+                draft.given = b"\1"
+                draft.tokens[0] += self._draws.randrange(2)
+                draft.epoch = self._draws.randrange(block)
             frames.append(pb.ClientFrame(draft=draft).SerializeToString())
         return frames
 

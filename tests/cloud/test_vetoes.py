@@ -291,5 +291,5 @@ def test_no_position_is_decided_twice_so_that_the_engine_is_not_made_to_begin_ag
         final = settled[: session._acknowledged]
         assert openings <= len(final) <= 10
         assert 0 <= session.tree.pending <= window
-        assert len(session.tree._nodes) <= session._received <= window * (session._settlements + 1)
+        assert len(session.tree._nodes) <= session._received <= window * (2 * session._settlements + 1)
         assert session.state is not State.FINISHED or len(final) == len(settled)
