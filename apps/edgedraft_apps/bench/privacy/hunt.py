@@ -11,6 +11,7 @@ from typing import Final
 
 from edgedraft.client import Client
 from edgedraft.drafters.scripted import ScriptedDrafter
+from edgedraft.privacy.guard import GuardLimits
 from edgedraft.privacy.ledger import Ledger
 from edgedraft.prompt import Message, Mode, Part, Prompt
 from edgedraft.sampling import SamplingParams
@@ -176,7 +177,15 @@ class EchoScript:
         return place
 
 
-async def hunt(planted: Planted, how: str, way: str, mode: Mode, codec: TextCodec, seed: str) -> Hunted:
+async def hunt(
+    planted: Planted,
+    how: str,
+    way: str,
+    mode: Mode,
+    codec: TextCodec,
+    seed: str,
+    limits: GuardLimits | None = None,
+) -> Hunted:
     """Let a drafter echo one prompt, and search all that left.
 
     Args:
@@ -186,6 +195,7 @@ async def hunt(planted: Planted, how: str, way: str, mode: Mode, codec: TextCode
         mode: `sealed` or `cloaked`.
         codec: Tokenizer.
         seed: Fixes all that is drawn.
+        limits: Of the guard; None takes the standard ones.
 
     Raises:
         EdgedraftError: A generation failed.
@@ -204,6 +214,7 @@ async def hunt(planted: Planted, how: str, way: str, mode: Mode, codec: TextCode
         verifier=TappedTransport(verifier.transport(), tap),
         codec=codec,
         mode=mode,
+        limits=limits,
         block_size=draw.randint(1, 3) if way == "blocks" else 4,
         ledger=ledger,
     )
