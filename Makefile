@@ -12,6 +12,7 @@ override export RTT := $(value RTT)
 override export PAIR := $(value PAIR)
 override export MAX_TOKENS := $(value MAX_TOKENS)
 override export ENGINE := $(value ENGINE)
+override export MODE := $(value MODE)
 
 .PHONY: help demo test lint proto clean
 .DELETE_ON_ERROR:
@@ -19,9 +20,9 @@ override export ENGINE := $(value ENGINE)
 help: ## Show what there is to make
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.demo $(if $(filter vllm,$(ENGINE)),$(VENV)/.vllm) ## Build the default pair, start a verifier, answer a prompt (PROMPT="…" RTT=100 PAIR=… MAX_TOKENS=128 ENGINE=vllm)
+demo: $(VENV)/.demo $(if $(filter vllm,$(ENGINE)),$(VENV)/.vllm) ## Build the default pair, start a verifier, answer a prompt (PROMPT="…" RTT=100 PAIR=… MAX_TOKENS=128 MODE=open ENGINE=vllm)
 	@$(BIN)/edgedraft demo $${ENGINE:+--engine "$$ENGINE"} $${PROMPT:+--prompt "$$PROMPT"} $${RTT:+--rtt "$$RTT"} \
-	  $${PAIR:+--pair "$$PAIR"} $${MAX_TOKENS:+--max-tokens "$$MAX_TOKENS"}
+	  $${PAIR:+--pair "$$PAIR"} $${MODE:+--mode "$$MODE"} $${MAX_TOKENS:+--max-tokens "$$MAX_TOKENS"}
 
 test: lint $(VENV)/.vllm ## Lint, check the types, and run all tests
 	$(BIN)/pytest

@@ -21,11 +21,12 @@ from edgedraft import __version__
 from edgedraft.client import Client
 from edgedraft.errors import EdgedraftError
 from edgedraft.generation import Generation
-from edgedraft.prompt import Mode
+from edgedraft.prompt import Mode, Prompt, PromptLike
 from edgedraft.sampling import SamplingParams
 from edgedraft_apps.bench.cli import bench_app
 from edgedraft_apps.demo import PROMPT, DemoSettings, answer
 from edgedraft_apps.figures import figures
+from edgedraft_apps.ledger_cli import ledger_app
 from edgedraft_apps.models_cli import JsonOption, RegistryOption, SourceOption, models_app, print_json
 from edgedraft_apps.progress import ProgressBars
 from edgedraft_apps.terminal import show
@@ -61,10 +62,18 @@ app = typer.Typer(
 )
 app.add_typer(models_app, name="models")
 app.add_typer(bench_app, name="bench")
+app.add_typer(ledger_app, name="ledger")
 
 PairOption = Annotated[str | None, typer.Option(help="Pair of `edgedraft models list`. [the default pair]")]
 MaxTokensOption = Annotated[int, typer.Option(help="Tokens to generate at most.")]
 TemperatureOption = Annotated[float, typer.Option(help="0 is greedy: the most probable token each time.")]
+ModeOption = Annotated[
+    Mode,
+    typer.Option(
+        help="sealed: the cloud sees public text and unsuspicious drafts. cloaked: it sees placeholders for what is "
+        "personal. open: it sees all. local: it sees nothing, and the drafter answers alone."
+    ),
+]
 SeedOption = Annotated[int | None, typer.Option(help="Fixes the draws at a temperature above 0.")]
 
 
@@ -92,7 +101,8 @@ def shared_options(
 @app.command()
 def demo(
     context: typer.Context,
-    prompt: Annotated[str, typer.Option(help="What to ask.")] = PROMPT,
+    prompt: Annotated[str, typer.Option(help="What to ask; what is in [[double brackets]] is private.")] = PROMPT,
+    mode: ModeOption = Mode.SEALED,
     rtt: Annotated[float, typer.Option(help="Round trip to put between device and verifier, in milliseconds.")] = 0.0,
     max_tokens: MaxTokensOption = 128,
     temperature: TemperatureOption = 0.0,
@@ -106,12 +116,13 @@ def demo(
     """Show the whole thing on this machine, everything real.
 
     Builds the pair the first time, starts a verifier as a separate process and answers a prompt over mutual TLS. The
-    draft is grey at once, turns plain as it is verified, and is replaced where the target disagrees.
+    draft is grey at once, turns plain as it is verified, and is replaced where the target disagrees. Private parts of
+    the prompt stay on the device; what the cloud sees instead stands beside it.
     """
     store: Store = context.obj
     console = Console(stderr=as_json)
     sampling = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed)
-    settings = DemoSettings(prompt, sampling, rtt / 1000, engine.value)
+    settings = DemoSettings(prompt, mode, sampling, rtt / 1000, engine.value)
     with ProgressBars(Console(stderr=True)) as progress:
         built = build_pair(store, load_registry(registry).pair(pair), source=source, progress=progress)
     generation = asyncio.run(answer(settings, built, store.home / "demo", console))
@@ -128,7 +139,16 @@ def generate(
     prompt: Annotated[str, typer.Argument(help="One user message; - reads it from standard input.")],
     verifier: Annotated[str | None, typer.Option(help="host:port of a running verifier.")] = None,
     identity: Annotated[Path | None, typer.Option(help="Folder with key.pem, cert.pem and ca.pem.")] = None,
-    mode: Annotated[Mode, typer.Option(help="open: the cloud sees the prompt. local: nothing leaves.")] = Mode.OPEN,
+    mode: ModeOption = Mode.SEALED,
+    public: Annotated[
+        str, typer.Option(help="What the cloud may see beside the prompt, e.g. what to do with it; it comes first.")
+    ] = "",
+    show_view: Annotated[
+        bool, typer.Option("--show-view", help="Print what the cloud would see of the prompt, send nothing.")
+    ] = False,
+    ledger: Annotated[
+        Path | None, typer.Option(help="Write all that leaves and comes to this new file, encrypted.")
+    ] = None,
     drafter: Annotated[
         Path | None, typer.Option(help="The drafter's folder. [the pair's drafter, built if it is not yet]")
     ] = None,
@@ -148,9 +168,12 @@ def generate(
 ) -> None:
     """Answer a prompt with a verifier that runs elsewhere, or in mode local with the drafter alone.
 
-    Example: `edgedraft generate "Why is the sky blue?" --verifier verifier.example:7443 --identity ./my-device`
+    In mode sealed, the default, the prompt stays on this device, and only what `--public` says is seen by the cloud.
+
+    Example: `edgedraft generate "Why is the sky blue?" --mode open --verifier verifier.example:7443 --identity ./me`
     """
     text = sys.stdin.read() if prompt == "-" else prompt
+    asked: PromptLike = Prompt(public=public, private=text) if public else text
     sampling = SamplingParams(max_tokens, temperature, top_p, top_k, seed, tuple(stop or ()))
     folder = drafter
     if folder is None:
@@ -160,9 +183,12 @@ def generate(
 
     async def run() -> Generation:
         async with Client(
-            folder, verifier=verifier, identity=identity, mode=mode, model=model, threads=threads
+            folder, verifier=verifier, identity=identity, mode=mode, model=model, threads=threads, ledger=ledger
         ) as client:
-            generation = client.generate(text, sampling)
+            if show_view:
+                typer.echo(client.public_view(asked).text)
+                raise typer.Exit
+            generation = client.generate(asked, sampling)
             if as_json:
                 await generation
             else:

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Final
 
 from rich.console import Console
+from rich.text import Text
 
 from edgedraft.client import Client
 from edgedraft.errors import InvalidInput
 from edgedraft.generation import Generation
+from edgedraft.privacy.ledger import Page
 from edgedraft.prompt import Mode, Prompt
 from edgedraft.sampling import SamplingParams
 from edgedraft_apps.local_verifier import HOST, local_verifier
@@ -21,7 +23,7 @@ from edgedraft_apps.wan import WanProxy
 from edgedraft_cloud.authority import DevelopmentAuthority
 from edgedraft_models import BuiltPair
 
-PROMPT: Final = "Explain in a few sentences why the sky is blue."
+PROMPT: Final = "Write three friendly sentences that thank [[Maria Lindqvist]] for the [[red bicycle]]."
 MAX_RTT: Final = 10.0
 
 
@@ -30,7 +32,8 @@ class DemoSettings:
     """What the demo is asked to do.
 
     Attributes:
-        prompt: One user message.
+        prompt: One user message; what is in [[double brackets]] is private.
+        mode: The privacy mode.
         sampling: How to choose tokens and when to stop.
         rtt: Round trip to put between device and verifier, in seconds.
         engine: What runs the target.
@@ -40,12 +43,15 @@ class DemoSettings:
     """
 
     prompt: str = PROMPT
+    mode: Mode = Mode.SEALED
     sampling: SamplingParams = field(default_factory=SamplingParams)
     rtt: float = 0.0
     engine: str = "embedded"
 
     def __post_init__(self) -> None:
-        Prompt.of(self.prompt)
+        if not self.prompt.strip():
+            raise InvalidInput("prompt", "is empty", "ask something")
+        Prompt.marked(self.prompt)
         if not 0 <= self.rtt <= MAX_RTT:
             raise InvalidInput("rtt", f"is {self.rtt * 1000:g} ms", f"use 0 to {MAX_RTT * 1000:g}")
 
@@ -83,21 +89,49 @@ async def answer(settings: DemoSettings, pair: BuiltPair, folder: Path, console:
                 pair.drafter,
                 verifier=f"{HOST}:{port}",
                 identity=authority.device("demo", "this-device"),
-                mode=Mode.OPEN,
+                mode=settings.mode,
                 threads=drafter_threads,
             )
         )
         await client.connect()
+        prompt = Prompt.marked(settings.prompt)
         link = f"over mTLS, {settings.rtt * 1000:g} ms of RTT added" if settings.rtt else "over mTLS"
         for text, style in (
             (f"drafter: {_name(pair.drafter)}", "bright_black"),
             (f"target:  {_name(model)} on {settings.engine}, in another process, {link}", "bright_black"),
-            (f"\n> {printable(settings.prompt)}\n", "bold"),
         ):
             console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
-        generation = client.generate(settings.prompt, settings.sampling)
+        console.print(_prompt(prompt), soft_wrap=True)
+        _show_cloud(console, "before the answer", client.public_view(prompt).view.text)
+        console.print()
+        generation = client.generate(prompt, settings.sampling)
         await show(generation, console)
+        _show_cloud(console, "of the answer", cloud_answer(generation.ledger))
     return generation
+
+
+def cloud_answer(page: Page) -> str:
+    """The answer as the cloud has it in the end, from what left this device and what came: text."""
+    tokens: dict[int, int] = {}
+    for entry in page.entries():
+        if entry.kind in ("draft", "verdict"):
+            for position in [position for position in tokens if position >= entry.position + len(entry.tokens)]:
+                del tokens[position]
+            tokens |= dict(enumerate(entry.tokens, entry.position))
+    return page.text_of([tokens[position] for position in sorted(tokens)])
+
+
+def _prompt(prompt: Prompt) -> Text:
+    """The prompt, its private parts marked."""
+    text = Text("\n> ", style="bold")
+    for part in (part for message in prompt.messages for part in message.parts):
+        text.append(printable(part.text), "bold reverse" if part.private else "bold")
+    return text
+
+
+def _show_cloud(console: Console, what: str, text: str) -> None:
+    shown = printable(text.strip()) or "nothing"
+    console.print(f"\nthe cloud sees {what}: {shown}", style="magenta", markup=False, highlight=False, soft_wrap=True)
 
 
 def share_cores(cores: int) -> tuple[int, int]:

@@ -20,6 +20,13 @@ def figures(report: Report) -> Table:
             ("α", f"{report.acceptance_rate:.2f} of {report.judged} judged drafts were right"),
             ("drafted", f"{report.drafted} tokens, {report.wasted} of them in vain"),
         ]
+    if report.device_tokens and report.frames_up:
+        rows.append(
+            (
+                "this device decided",
+                f"{report.device_tokens} tokens, {report.held_back} held back, {report.vetoes} vetoes",
+            )
+        )
     if report.rounds:
         rows += [
             ("rounds", f"{report.rounds}, {report.tokens / report.rounds:.1f} tokens each"),
