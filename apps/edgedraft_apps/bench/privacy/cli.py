@@ -10,7 +10,7 @@ from rich.console import Console
 
 from edgedraft.errors import InvalidInput
 from edgedraft_apps.bench.command import OutOption, QuickOption, StrictOption, chosen_parts, finish, run_suite
-from edgedraft_apps.bench.privacy.questions import HALVES, QUESTIONS, load_questions
+from edgedraft_apps.bench.privacy.questions import HALVES, QUESTIONS, by_turns, load_questions
 from edgedraft_apps.bench.privacy.rules import RULE_SETS, Rule, rule_named
 from edgedraft_apps.bench.privacy.suite import PARTS, PrivacySettings, privacy_figures
 from edgedraft_apps.bench.results import Result
@@ -65,7 +65,7 @@ def rule(
     only: Annotated[list[str] | None, typer.Option("--rule", help="A single rule of the sets, by its name.")] = None,
     half: Annotated[str, typer.Option(help="Half of the questions: choose or final.")] = "choose",
     questions: Annotated[Path, typer.Option(help="Questions to ask.", show_default=False)] = QUESTIONS,
-    limit: Annotated[int | None, typer.Option(help="Ask so many, evenly spread. [all]")] = None,
+    limit: Annotated[int | None, typer.Option(help="Ask so many, of all kinds by turns. [all]")] = None,
     seconds: Annotated[float | None, typer.Option(help="Begin no question after this time.")] = None,
     pair: PairOption = _PAIR,
     drafter: DrafterOption = None,
@@ -85,9 +85,9 @@ def rule(
     if only:
         rules = [rule_named(name) for name in only]
     modes = list(PLAIN_MODES) if not sets or "modes" in sets else []
-    asked = load_questions(questions, half)
+    asked = by_turns(load_questions(questions, half))
     if limit is not None:
-        asked = [asked[index * len(asked) // limit] for index in range(min(limit, len(asked)))]
+        asked = asked[:limit]
     with ProgressBars(Console(stderr=True)) as progress:
         if drafter is None or target is None:
             built = build_pair(context.obj, load_registry(registry).pair(pair), source=source, progress=progress)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,6 +95,16 @@ def load_questions(file: Path = QUESTIONS, half: str | None = None) -> list[Ques
             raise
         raise InvalidInput("questions", f"{file} cannot be used ({error})", "see the fields of Question") from error
     return [question for question in questions if half in (None, question.half)]
+
+
+def by_turns(questions: Sequence[Question]) -> list[Question]:
+    """One of each kind, then the next of each, so that the beginning of the list has all kinds."""
+    seen: Counter[str] = Counter()
+    turns: list[int] = []
+    for question in questions:
+        turns.append(seen[question.kind])
+        seen[question.kind] += 1
+    return [question for _, question in sorted(zip(turns, questions, strict=True), key=lambda pair: pair[0])]
 
 
 def code_of(answer: str) -> str:
