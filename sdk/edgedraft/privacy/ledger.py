@@ -134,7 +134,11 @@ class Entry:
             raise LedgerError("the ledger has an entry of another version; use the one that wrote it") from error
 
     def _plain(self) -> dict[str, Any]:
-        return {**asdict(self), "frame": base64.b64encode(self.frame).decode()}
+        return {
+            **{name: getattr(self, name) for name in self.__slots__},
+            "held": [asdict(held) for held in self.held],
+            "frame": base64.b64encode(self.frame).decode(),
+        }
 
 
 class Ledger:
@@ -337,15 +341,18 @@ def read_ledger(file: Path, key: bytes) -> Iterator[Entry]:
 
 def _content(message: Message) -> tuple[str, int, tuple[int, ...], tuple[bool, ...]]:
     """What kind of frame it is, where its tokens are, what they are, and which of them are given."""
+    if not isinstance(message, pb.ClientFrame | pb.ServerFrame):
+        return "describe", 0, (), ()
+    kind: str | None = message.WhichOneof("frame")
     match message:
-        case pb.ClientFrame(open=opening) if message.HasField("open"):
-            return "open", 0, (*opening.prompt, *opening.resume_tokens), ()
-        case pb.ClientFrame(draft=draft) if message.HasField("draft"):
-            return "draft", draft.position, tuple(draft.tokens), given_flags(draft) if draft.given else ()
-        case pb.ServerFrame(verdict=verdict) if message.HasField("verdict"):
-            return "verdict", verdict.position, tuple(verdict.tokens), ()
-        case pb.ClientFrame() | pb.ServerFrame():
-            acknowledges = isinstance(message, pb.ClientFrame) and message.settled > 0
-            return message.WhichOneof("frame") or ("acknowledgement" if acknowledges else "empty"), 0, (), ()
+        case pb.ClientFrame() if kind == "open":
+            return kind, 0, (*message.open.prompt, *message.open.resume_tokens), ()
+        case pb.ClientFrame() if kind == "draft":
+            draft = message.draft
+            return kind, draft.position, tuple(draft.tokens), given_flags(draft) if draft.given else ()
+        case pb.ServerFrame() if kind == "verdict":
+            return kind, message.verdict.position, tuple(message.verdict.tokens), ()
+        case pb.ClientFrame() if kind is None and message.settled:
+            return "acknowledgement", 0, (), ()
         case _:
-            return "describe", 0, (), ()
+            return kind or "empty", 0, (), ()
