@@ -10,13 +10,20 @@ import subprocess
 import pytest
 import typer
 from source_tree import ROOT
-from toy import ScriptedDrafter, toy_draft, toy_greedy
+from toy import ScriptedDrafter, toy_draft
 
 from edgedraft_apps.cli import app as edgedraft_app
 from edgedraft_cloud.authority import DevelopmentAuthority
 from edgedraft_cloud.cli import app as verifier_app
 
-PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "cloud/README.md")
+PAGES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
+    "cloud/README.md",
+    "docs/what-leaves-the-device.md",
+)
 COMMANDS = {"edgedraft": edgedraft_app, "edgedraft-verifier": verifier_app}
 
 
@@ -88,6 +95,11 @@ def test_certificates_lie_where_the_readme_says(tmp_path):
     assert {tmp_path / path for path in said} == found
 
 
+@pytest.mark.parametrize("code", blocks("docs/what-leaves-the-device.md", "python"))
+def test_the_code_of_the_page_on_privacy_runs(code):
+    exec(compile(code, "docs/what-leaves-the-device.md", "exec"), {})
+
+
 @pytest.mark.parametrize("code", blocks("README.md", "python"))
 async def test_the_code_runs(code, bench, certificates, model_folder, codec, monkeypatch):
     def load(folder, threads):
@@ -105,6 +117,3 @@ async def test_the_code_runs(code, bench, certificates, model_folder, codec, mon
     with contextlib.redirect_stdout(shown):
         await asyncio.to_thread(exec, compile(code, "README.md", "exec"), {"__name__": "__main__"})
     assert shown.getvalue().strip()
-    if "sky" in code:
-        prompt = codec.encode_chat([{"role": "user", "content": "Why is the sky blue?"}])
-        assert shown.getvalue().startswith(codec.decode(toy_greedy(prompt, 100)))
