@@ -153,14 +153,29 @@ class DraftTree:
         """Forget all drafts; a device that begins anew sends them again, in a new epoch."""
         self._begin(self.epoch)
 
-    def chain(self, limit: int) -> list[Node]:
-        """The line to verify next: from the settled tokens down the first child each time, up to `limit` nodes."""
+    def chain(self, limit: int, drafts: int | None = None) -> list[Node]:
+        """The line to verify next: from the settled tokens down the first child each time.
+
+        The target puts a token of its own behind it. It does not end before a given token if that can be helped, for
+        only the device has a say there.
+
+        Args:
+            limit: Nodes at most.
+            drafts: Nodes at most that are not given; None: any.
+        """
         line: list[Node] = []
         children = self._roots
-        while children and len(line) < limit:
+        while children:
             node = next(iter(children.values()))
+            if len(line) >= limit or (not node.given and drafts == 0):
+                break
+            if drafts is not None:
+                drafts -= not node.given
             line.append(node)
             children = node.children
+        if any(node.given for node in children.values()):
+            shorter = next((end for end in range(len(line) - 1, 0, -1) if not line[end].given), len(line))
+            del line[shorter:]
         return line
 
     # ------------------------------------------------------------ inside

@@ -202,7 +202,7 @@ class Planner:
         least = 2 if lane == _DRAFTING else 1
         while room >= least and (name := self._queue.take(lane, may)) is not None:
             member = self._members[name]
-            work = member.session.next_work(min(room, 1 + self._worth(member.session)))
+            work = member.session.next_work(room, self._worth(member.session))
             rows = len(work.tokens) + 1
             room -= rows
             # An estimate, so that others come to their turn in this very step; `settle` sets it right.

@@ -268,14 +268,15 @@ class Session:
         ahead = len(self.tree.settled) - self._acknowledged
         return self.state is State.PARKED and not self.tree.pending and ahead < self.limits.run_ahead
 
-    def next_work(self, rows: int) -> Work:
+    def next_work(self, rows: int, drafts: int | None = None) -> Work:
         """The session's part of the next step, where `has_drafts` or `may_decode`.
 
         Args:
-            rows: What it may take of the step: a row a draft token, and one more.
+            rows: What it may take of the step: a row a token, and one more.
+            drafts: How many tokens that are not given are worth their rows; None: all.
         """
         # The step puts one token after the chain, so a chain that fills the room would be one too many.
-        chain = self.tree.chain(min(self.limits.frames.max_block, self._left - 1, rows - 1))
+        chain = self.tree.chain(min(self.limits.frames.max_block, self._left - 1, rows - 1), drafts)
         self._move(State.WORKING)
         given = tuple(node.given for node in chain)
         self._work = Work(self.id, tuple(node.token for node in chain), given if any(given) else ())

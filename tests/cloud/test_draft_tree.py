@@ -244,6 +244,25 @@ def test_a_given_token_behind_a_draft_that_the_target_has_refused_falls_with_it(
     assert sender.tree.settled == [7, 8]
 
 
+@pytest.mark.parametrize(
+    ("flags", "limit", "drafts", "length"),
+    [
+        ("dddd", 3, None, 3),
+        ("dddg", 3, None, 2),  # so that the target's own token comes in the place of a draft
+        ("dggg", 3, None, 3),  # all of it would be lost
+        ("dgdg", 3, None, 2),
+        ("gddg", 9, 1, 2),
+        ("gdgd", 9, 1, 3),
+        ("ggdd", 9, 0, 2),
+        ("ddgg", 9, 1, 1),
+        ("gggg", 0, None, 0),
+    ],
+)
+def test_a_chain_leaves_the_target_a_place_that_is_its_own_to_fill(sender, flags, limit, drafts, length):
+    sender.send([1, 2, 3, 4], given_flags=[flag == "g" for flag in flags])
+    assert [node.token for node in sender.tree.chain(limit, drafts)] == [1, 2, 3, 4][:length]
+
+
 def test_one_that_agrees_changes_nothing(sender):
     sender.settle(1, 2)
     assert sender.send([1, 2, 3], given_flags=(True, True, True), final=2) == Received(fresh=1)

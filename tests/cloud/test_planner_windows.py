@@ -18,7 +18,7 @@ class Drafting:
         self.id = name
         self.chain = chain
 
-    def next_work(self, rows: int) -> Work:
+    def next_work(self, rows: int, drafts: int) -> Work:
         return Work(self.id, (1,) * min(self.chain, rows - 1))
 
     def waited(self, now: float) -> float:

@@ -108,6 +108,15 @@ def test_a_step_of_given_tokens_alone_judges_no_draft():
     assert session.habits.acceptance == begun().habits.acceptance
 
 
+def test_a_given_token_that_the_engine_had_no_room_for_stands_all_the_same():
+    session = sealed()
+    session.receive(draft(30, 31, given=given_bits((True, False))), 0.0)
+    session.next_work(ROOM)
+    verdict = take(session, 9)
+    assert (list(verdict.tokens), verdict.block_used, session.tree.pending) == ([30], False, 1)
+    entered(session)
+
+
 def test_a_veto_that_was_met_before_is_answered_all_the_same():
     """The device passes over what was said before it, so that it must be said again."""
     session = sealed()
