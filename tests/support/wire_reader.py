@@ -66,6 +66,7 @@ class Sender:
         self.watch: GuardSession = self.guard.session()
         self.sent: list[bytes] = []
         self.tapped.in_order.append(self.sent)
+        self.tapped.standing.append(self.path)
 
     def send(self, *tokens: int) -> list[bool]:
         """Draft all of them, then send them; which were held back."""
@@ -80,10 +81,10 @@ class Sender:
         self.path.append((trail, data))
         self.sent.append(data)
         self.tapped.everything.append(data)
-        self.tapped.paths.add(b"".join(part for _, part in self.path))
         return held
 
     def roll_back(self, count: int) -> None:
+        self.tapped.cut.append(self.path[:])
         del self.path[max(len(self.path) - count, 0) :]
 
 
@@ -93,10 +94,12 @@ class Tap:
 
     in_order: list[list[bytes]] = field(default_factory=list)
     everything: list[bytes] = field(default_factory=list)
-    paths: set[bytes] = field(default_factory=set)
+    standing: list[list[tuple[Trail, bytes]]] = field(default_factory=list)
+    cut: list[list[tuple[Trail, bytes]]] = field(default_factory=list)
 
     def texts(self) -> set[str]:
-        whole = {b"".join(parts) for parts in [*self.in_order, self.everything]} | self.paths
+        paths = [[data for _, data in path] for path in [*self.standing, *self.cut]]
+        whole = {b"".join(parts) for parts in [*self.in_order, self.everything, *paths]}
         # With the placeholders left out the verifier may put together what stood around them.
         whole |= {data.replace(PLACEHOLDER, b"") for data in whole}
         return {data.decode(errors="replace") for data in whole}
@@ -119,6 +122,12 @@ def readings(text: str) -> set[str]:
     return {plain(shown), plain(_SPELLED.sub(lambda match: SPELLED[match.group().lower()], shown))}
 
 
+def sayings(piece: str) -> set[str]:
+    """A piece, and the piece with its digits as words of one language."""
+    spelled = [[plain(name) for name in names.split()] for names in DIGIT_NAMES]
+    return {piece, *("".join(names[int(char)] if char.isdigit() else char for char in piece) for names in spelled)}
+
+
 def pieces_of_secret(secret: str, texts: Iterable[str], public: str = "", size: int = 6) -> set[str]:
     """Pieces of a secret that stand in one of the texts and not in the public one; short secrets only as words."""
     whole = plain(secret)
@@ -131,7 +140,7 @@ def pieces_of_secret(secret: str, texts: Iterable[str], public: str = "", size: 
         for text in texts
         for reading in readings(text)
         for piece in pieces
-        if piece in reading and not any(piece in known for known in shown)
+        if any(said in reading for said in sayings(piece)) and not any(piece in known for known in shown)
     }
 
 

@@ -23,7 +23,7 @@ from typing import Final
 from edgedraft.errors import InvalidInput, LeakError
 from edgedraft.privacy.normalise import GAP, squeeze
 from edgedraft.privacy.patterns import GuardLimits, Patterns
-from edgedraft.privacy.reading import NOTHING, Found, Reading, contains, interrupted, parted, read
+from edgedraft.privacy.reading import NOTHING, Found, Reading, contains, interrupted, is_torn, parted, read
 
 __all__ = ["Guard", "GuardLimits", "GuardSession", "Trail", "placeholder_token"]
 
@@ -88,7 +88,7 @@ class Guard:
         return f"<Guard: {self._patterns!r}>"
 
     def extend(self, secrets: Iterable[str] = (), private_texts: Iterable[str] = (), public_text: str = "") -> None:
-        """Add texts, as a conversation goes on; between generations, for what was stepped before is not looked at again.
+        """Add texts, as a conversation goes on. Paths that were stepped before are not looked at again.
 
         Raises:
             InvalidInput: A secret has neither letters nor digits.
@@ -200,12 +200,16 @@ class GuardSession:
         everything, found_everything = guard._read(everything, token, trail)
         found = {found_sent, found_everything}
         wire: Reading | None = None
+        torn = False
         if trail is not None:
             found.add(trail._found)
             if trail._wire is None and before is not None:
-                wire, found_wire = guard._read(_wire_of(before, guard), token, trail)
+                wire = _wire_of(before, guard)
+                # Half a character says nothing to the target, and the placeholder between the halves hides nothing.
+                torn = is_torn(wire, guard._token_bytes(token))
+                wire, found_wire = guard._read(wire, token, trail)
                 found.add(found_wire)
-        if not guard._spend(found):
+        if torn or not guard._spend(found):
             if trail is not None:
                 trail.held = True
             return True

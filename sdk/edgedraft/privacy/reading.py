@@ -91,6 +91,11 @@ def interrupted(reading: Reading) -> Reading:
     return reading._replace(last=GAP, pending=b"")
 
 
+def is_torn(reading: Reading, data: bytes) -> bool:
+    """Whether bytes go on with a character whose beginning is not there."""
+    return not reading.pending and 0x80 <= int.from_bytes(data[:1]) < 0xC0
+
+
 def contains(text: str, patterns: Patterns, *, cut: bool) -> bool:
     """Whether something forbidden stands in a text.
 
