@@ -13,8 +13,8 @@ PLACEHOLDER = b" ___"
 DIGIT_NAMES = (
     "zero one two three four five six seven eight nine",
     "nul een twee drie vier vijf zes zeven acht negen",
-    "null eins zwei drei vier fünf sechs sieben acht neun",
-    "zéro un deux trois quatre cinq six sept huit neuf",
+    "null eins zwei drei vier funf sechs sieben acht neun",
+    "zero un deux trois quatre cinq six sept huit neuf",
     "cero uno dos tres cuatro cinco seis siete ocho nueve",
 )
 SPELLED = {word: str(digit) for names in DIGIT_NAMES for digit, word in enumerate(names.split())}
@@ -112,8 +112,9 @@ def plain(text: str) -> str:
 
 
 def visible(text: str) -> str:
-    """Without characters that nobody sees."""
-    return "".join(char for char in unicodedata.normalize("NFKC", text) if unicodedata.category(char) != "Cf")
+    """Without accents and without characters that nobody sees."""
+    text = unicodedata.normalize("NFKD", text)
+    return "".join(char for char in text if unicodedata.category(char) not in {"Cf", "Mn", "Mc", "Me"})
 
 
 def readings(text: str) -> set[str]:

@@ -194,8 +194,7 @@ class GuardSession:
         before = trail._parent if trail is not None else None
         sent, everything = self._sent, guard._everything
         if before is None or before is not self._last:
-            join = interrupted if before is not None and before.held else parted
-            sent, everything = join(sent), join(everything)
+            sent, everything = parted(sent), parted(everything)
         sent, found_sent = guard._read(sent, token, trail)
         everything, found_everything = guard._read(everything, token, trail)
         found = {found_sent, found_everything}

@@ -113,6 +113,8 @@ def test_private_words_letter_by_letter():
 def test_a_private_number_may_not_come_back_in_words():
     guard, tokens = make(private="We pay 21 euros a week for it")
     assert held(guard, tokens, "You pay twenty-one euros a week")
+    guard, tokens = make(private="We pay twenty-one euros a week for it")
+    assert held(guard, tokens, "You pay 21 euros a week")
 
 
 def test_scripts_without_spaces_count_two_characters_as_a_word():
@@ -166,12 +168,61 @@ def test_sessions_join_no_pieces():
     assert wire(guard, tokens, "efgh", lengths=(1,)).startswith(f"e{PLACEHOLDER.decode()}")
 
 
+def test_the_order_of_sending_in_a_session_is_watched_beside_another_session():
+    guard, tokens = make("abcdef")
+    sender = Sender(guard, tokens, Tap())
+    wire(guard, tokens, "abc", sender, (1,))
+    sender.roll_back(3)
+    wire(guard, tokens, "something else")
+    assert wire(guard, tokens, "def", sender, (1,)) == f"de{PLACEHOLDER.decode()}"
+
+
+def test_a_word_starts_where_a_path_does():
+    guard, tokens = make("Bob")
+    sender = Sender(guard, tokens, Tap())
+    for text in ("xx", "Bo"):
+        wire(guard, tokens, text, sender)
+        sender.roll_back(1)
+    assert wire(guard, tokens, "b", sender) == PLACEHOLDER.decode()
+
+
 def test_placeholders_join_no_pieces():
     """What is held back is missing on the wire, and what stands around it may spell a secret there."""
     guard, tokens = make("abcdef", "Bob")
-    assert wire(guard, tokens, "abc", (sender := Sender(guard, tokens, Tap())), (1,)) == "abc"
+    sender = Sender(guard, tokens, Tap())
+    assert wire(guard, tokens, "abc", sender, (1,)) == "abc"
     assert wire(guard, tokens, " bob", sender, (4,)) == PLACEHOLDER.decode()
+    wire(guard, tokens, "something", sender, (9,))
+    sender.roll_back(1)  # so that only the path joins them, not the order of sending
     assert wire(guard, tokens, "def", sender, (1,)) == f"de{PLACEHOLDER.decode()}"
+
+
+def test_the_rest_of_a_torn_character_stays():
+    guard, tokens = make("Bob")
+    sender = Sender(guard, tokens, Tap())
+    first, second = "é".encode()[:1], "é".encode()[1:]
+    ids = [tokens.id(data) for data in (b"caf", first, b" bob", second)]
+    assert [sender.send(token)[0] for token in ids] == [False, False, True, True]
+    assert not sender.send(tokens.id(first))[0]
+    assert not sender.send(tokens.id(second))[0]
+
+
+def test_what_the_verifier_said_joins_with_what_stands_around_a_placeholder():
+    guard, tokens = make("xyz", "bob", "xyzuvw")
+    session, trail = guard.session(), guard.root()
+    trail, is_held = guard.step(trail, tokens.id(b" xyz"), known=True)
+    assert is_held
+    trail, is_held = guard.step(trail, tokens.id(b" bob"))
+    assert is_held
+    trail, is_held = guard.step(trail, tokens.id(b" uvw"))
+    assert not is_held
+    assert session.leave(tokens.id(b" uvw"), trail)
+
+
+def test_a_long_row_of_spelled_digits():
+    guard, tokens = make("888888")
+    for count in range(15, 30):
+        assert held(guard, tokens, "one two " * count + "three eight eight eight eight eight eight three")
 
 
 def test_a_secret_that_the_verifier_has_begun_is_not_finished():
@@ -244,7 +295,8 @@ def test_texts_that_leave_by_other_ways():
     guard, _ = make(CARD, "ann", private=NOTE)
     guard.check_text("smollm2-135m", "model")
     guard.check_text("anna", "stop[0]")
-    guard.check_text("ann", "draft", cut=True)
+    for text in ("ann", "ann-", " ann"):
+        guard.check_text(text, "draft", cut=True)
     for text in ("my card 49 29 12 34", "Ann", "please cancel the gym membership"):
         with pytest.raises(LeakError, match=r"^stop\[0\]: ") as error:
             guard.check_text(text, "stop[0]")

@@ -30,7 +30,7 @@ DRESSES: dict[str, Callable[[str], str]] = {
     "full width": lambda text: "".join(FULL_WIDTH.get(char, char) for char in text),
     "without spaces": lambda text: text.replace(" ", ""),
     "grouped by three": lambda text: ",".join(text[start : start + 3] for start in range(0, len(text), 3)),
-    **{f"digits as {names[:3]}..": in_words(names) for names in DIGIT_NAMES},
+    **{f"digits as {names.split()[1]}..": in_words(names) for names in DIGIT_NAMES},
     "shouted words for digits": lambda text: in_words(DIGIT_NAMES[0])(text).upper(),
     "words for digits, letter by letter": lambda text: " ".join(in_words(DIGIT_NAMES[0])(text)),
 }
