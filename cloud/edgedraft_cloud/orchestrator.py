@@ -294,6 +294,7 @@ class Orchestrator:
                 "settled": usage.settled_tokens,
                 "drafted": usage.drafted_tokens,
                 "accepted": usage.accepted_tokens,
+                "given": usage.given_tokens,
                 "steps": usage.steps,
             },
         )

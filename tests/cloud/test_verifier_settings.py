@@ -41,6 +41,7 @@ def test_the_file_takes_every_setting(tmp_path):
         "window": 20,
         "max_block": 10,
         "run_ahead": 0,
+        "sealed_run_ahead": 2,
         "kv_tokens": 100,
         "context": 200,
         "step_tokens": 64,
@@ -71,6 +72,7 @@ BAD_SETTINGS = [
     ("max_block", 0),
     ("max_block", 33),  # more than the window
     ("run_ahead", -1),
+    ("sealed_run_ahead", -1),
     ("kv_tokens", 63),
     ("context", 63),
     ("step_tokens", 7),
