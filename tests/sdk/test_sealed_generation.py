@@ -1,15 +1,19 @@
 """Mode `sealed` from the client to a real server and back, with a scripted drafter and a scripted target."""
 
 import pytest
+from tenacity import wait_none
 from toy import toy_greedy
 from two_views import RULE, TwoViewScript, sealed_outcome
 
+from edgedraft import resume
 from edgedraft.client import Client
+from edgedraft.errors import VerifierUnavailable
 from edgedraft.events import DecidedBy, Finished, FinishReason, Verified
 from edgedraft.privacy.gate import DecisionRule
 from edgedraft.privacy.guard import Guard, placeholder_token
 from edgedraft.prompt import Message, Part, Prompt
 from edgedraft.sampling import SamplingParams
+from edgedraft.transport.base import Stream, Transport
 
 PUBLIC = "Why is the sky blue?"
 NOTE = "Zażółć gęślą jaźń; light scatters in the air, naïve café, because"
@@ -87,3 +91,64 @@ async def test_where_theta_is_zero_the_device_decides_whatever_is_private(bench,
         generation = client.generate(prompt(), SamplingParams(max_tokens=60))
         assert await generation == codec.decode(out)
     assert generation.report.vetoes > 0
+
+
+class Breaking(Transport):
+    """Loses each stream after some frames of the verifier, a different number each time."""
+
+    def __init__(self, transport: Transport, lives: list[int]) -> None:
+        self._transport = transport
+        self._lives = lives
+        self.opened = 0
+
+    async def describe(self, request: bytes) -> bytes:
+        return await self._transport.describe(request)
+
+    async def open_stream(self) -> Stream:
+        self.opened += 1
+        return BreakingStream(await self._transport.open_stream(), self._lives.pop(0) if self._lives else None)
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+
+class BreakingStream(Stream):
+    def __init__(self, stream: Stream, life: int | None) -> None:
+        self._stream = stream
+        self._life = life
+
+    async def send(self, frame: bytes) -> None:
+        await self._stream.send(frame)
+
+    async def receive(self) -> bytes | None:
+        data = await self._stream.receive()
+        if self._life is not None:
+            self._life -= 1
+            if self._life < 0:
+                await self._stream.close()
+                raise VerifierUnavailable("the link was lost")
+        return data
+
+    async def close(self) -> None:
+        await self._stream.close()
+
+
+async def test_lost_streams_change_nothing_of_it(bench, codec, monkeypatch):
+    monkeypatch.setattr(resume, "BACKOFF", wait_none())
+    transport = Breaking(bench.transport(), [3, 1, 3, 2, 4])
+    client, script = sealed(bench, codec, prompt(), verifier=transport)
+    placeholder = placeholder_token(codec.encode, codec.token_bytes)
+    expected = sealed_outcome(script, 100, placeholder, guard_of(codec, script))
+    async with client:
+        generation = client.generate(prompt(), SamplingParams(max_tokens=100))
+        assert await generation == codec.decode(expected.text)
+    assert generation.report.resumes == transport.opened - 1 >= 2
+    assert generation.report.device_tokens == sum(expected.by_device)
+
+
+async def test_at_a_temperature_the_device_draws_what_it_decides(bench, codec):
+    client, _ = sealed(bench, codec, prompt(), rule=DecisionRule(theta=0.0, cut=1.0))
+    sampling = SamplingParams(max_tokens=40, temperature=1.0, ignore_eos=True)
+    async with client:
+        answers = [await client.generate(prompt(), sampling) for _ in range(3)]
+    assert len(set(answers)) > 1

@@ -20,12 +20,13 @@ class TvmDrafter(Drafter):
 
     Args:
         model: The compiled model.
-        kv_tokens: Tokens that the KV cache holds, all sequences together, a shared beginning counted once.
+        kv_tokens: Tokens that the KV cache holds, all sequences together, a shared beginning counted once; None: twice
+            the model's context, which two views of one generation fit in. What is not used takes no memory.
     """
 
     def __init__(self, model: CompiledModel, *, kv_tokens: int | None = None) -> None:
         self._model = model
-        self._cache = model.new_cache(kv_tokens or model.config.context_window_size, sequences=MAX_SEQUENCES)
+        self._cache = model.new_cache(kv_tokens or 2 * model.config.context_window_size, sequences=MAX_SEQUENCES)
         self._info = DrafterInfo(
             name=f"{model.manifest.model} {model.manifest.quantization}",
             vocab_size=model.config.vocab_size,
@@ -40,7 +41,7 @@ class TvmDrafter(Drafter):
         Args:
             folder: The folder.
             threads: CPU threads to compute with; None takes all that this process may use.
-            kv_tokens: Tokens that the KV cache holds; None takes the model's context.
+            kv_tokens: Tokens that the KV cache holds; None takes twice the model's context.
 
         Raises:
             ModelNotFound: The folder is not there or only half made.
