@@ -180,7 +180,7 @@ def test_the_order_of_sending_in_a_session_is_watched_beside_another_session():
 def test_a_word_starts_where_a_path_does():
     guard, tokens = make("Bob")
     sender = Sender(guard, tokens, Tap())
-    for text in ("xx", "Bo"):
+    for text in ("xx", "bo"):
         wire(guard, tokens, text, sender)
         sender.roll_back(1)
     assert wire(guard, tokens, "b", sender) == PLACEHOLDER.decode()
