@@ -12,7 +12,6 @@ from edgedraft.privacy.gate import DecisionRule
 from edgedraft.privacy.guard import Guard, GuardLimits, placeholder_token
 from edgedraft.privacy.guards import Guards
 from edgedraft.privacy.policy import Policy
-from edgedraft.privacy.restore import Restorer
 from edgedraft.privacy.view import View, make_views
 from edgedraft.prompt import Mode, Prompt, PromptLike
 from edgedraft.sampling import SamplingParams
@@ -128,7 +127,7 @@ class Calls:
             guard.check_text(self._model, "model")
             for index, token in enumerate(sampling.stop_token_ids):
                 guard.check_text(self._codec.decode([token]), f"stop_token_ids[{index}]")
-        restorer = views.cloak.restorer() if views.cloak is not None else Restorer({})
+        restorer = views.cloak.restorer() if views.cloak is not None else None
         transcript = Transcript(self._codec.token_bytes, StopMatcher(sampling.stop), restorer)
         return Call(privacy.mode, privacy.rule, device, public, guard, placeholder, sampling, transcript)
 

@@ -14,13 +14,15 @@ class Transcript:
     Args:
         token_bytes: The bytes of a token.
         matcher: Looks for stop strings in the verified text.
-        restorer: Puts values in place of their placeholders, before stop strings are looked for.
+        restorer: Puts values in place of their placeholders, before stop strings are looked for; None: there are none.
     """
 
-    def __init__(self, token_bytes: Callable[[int], bytes], matcher: StopMatcher, restorer: Restorer) -> None:
+    def __init__(
+        self, token_bytes: Callable[[int], bytes], matcher: StopMatcher, restorer: Restorer | None = None
+    ) -> None:
         self._decoder = StreamDecoder(token_bytes)
         self._matcher = matcher
-        self._restorer = restorer
+        self._restorer = restorer or Restorer({})
         self._ahead: Restorer | None = None  # has taken the provisional text too
         self._settled = 0
 
