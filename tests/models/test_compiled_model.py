@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_artifact import finish, write_weights
 
+from edgedraft.drafters.contrast import compare
 from edgedraft.drafters.tvm import TvmDrafter
 from edgedraft.errors import CacheFull, DrafterError, InvalidInput, ModelFormatError, ModelNotFound
 from edgedraft.runtime.compiled import CompiledModel
@@ -317,3 +318,21 @@ def test_the_drafter_says_what_it_is_and_what_comes_next(folders):
         drafter.step([Feed(branch, [1] * 36)], 1)
     drafter.free(branch)
     drafter.close()
+
+
+def test_the_drafter_contrasts_two_views_in_one_batch(folders):
+    drafter = TvmDrafter.load(folders["llama q4"], threads=1)
+    model = CompiledModel.load(folders["llama q4"], threads=1)
+    cache = model.new_cache(40)
+    rows = model.forward(cache, [Feed(cache.new_sequence(), text) for text in ([1, 2, 3, 4], [1, 9])])
+    private, public = drafter.new_sequence(), drafter.new_sequence()
+    drafter.step([Feed(private, [1, 2])], 1)
+    contrast = drafter.contrast(Feed(private, [3, 4]), Feed(public, [1, 9]), 5)
+    assert contrast == compare(rows[0], rows[1], 5)
+    (alone,) = drafter.step([Feed(drafter.new_sequence(), [1, 2, 3, 4])], 5)
+    assert contrast.candidates.ids == alone.ids
+    assert contrast.candidates.probs == pytest.approx(alone.probs, rel=1e-5)
+    assert 0 < contrast.distance < 1
+    small = TvmDrafter.load(folders["llama q4"], threads=1, kv_tokens=10)
+    with pytest.raises(DrafterError, match="do not fit"):
+        small.contrast(Feed(small.new_sequence(), [1] * 8), Feed(small.new_sequence(), [1] * 8), 1)
