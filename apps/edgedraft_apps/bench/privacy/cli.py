@@ -46,7 +46,7 @@ def privacy(
     """Check what the privacy modes promise, and what they cost.
 
     `leaks`, `ledger`, `alarms`, `cost` and `detectors` need no large model; `answers`, `cloaked` and `recall` ask a
-    real pair, and take an hour or more.
+    real pair, and take an hour or more. `fingerprint` needs `pip install 'edgedraft[bench]'`.
     """
     parts = chosen_parts(only, PARTS)
     with ProgressBars(Console(stderr=True)) as progress:

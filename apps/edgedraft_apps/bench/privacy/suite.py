@@ -16,7 +16,7 @@ from edgedraft_apps.bench.results import Row
 from edgedraft_apps.bench.suite import Suite
 from edgedraft_models import BuiltPair
 
-PARTS: Final = ("leaks", "cloaked", "alarms", "cost", "detectors", "answers", "recall")
+PARTS: Final = ("leaks", "cloaked", "alarms", "cost", "detectors", "answers", "recall", "fingerprint")
 """What can be measured by itself."""
 _PROMPTS: Final = 1000
 
@@ -64,6 +64,12 @@ async def privacy_figures(suite: Suite, settings: PrivacySettings, parts: Sequen
         rows += detector_rows()
     if {"answers", "recall"} & set(parts):
         rows += _answers(suite, settings, parts)
+    if "fingerprint" in parts:
+        # Only here: it loads TVM and scikit-learn.
+        from edgedraft_apps.bench.privacy.fingerprint import fingerprint_rows, record_prompts
+
+        trace = record_prompts(suite, settings.pair.drafter, settings.pair.target)
+        rows += await fingerprint_rows(suite, trace)
     return rows
 
 
