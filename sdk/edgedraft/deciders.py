@@ -75,10 +75,10 @@ class TargetDecides(Decider):
 
     async def choose(self, log: DraftLog) -> Choice:
         """The drafter's first choice."""
-        tokens, settled = log.tokens, len(log.settled)
-        candidates = await self._context.next(self._prompt + tokens)
+        trail = None if self._path is None else self._path.trail(log)
+        candidates = await self._context.next(self._prompt + log.tokens)
         token = candidates.ids[0]
-        held = self._path is not None and self._path.holds(self._path.trail(tokens, settled), token)
+        held = self._path is not None and trail is not None and self._path.holds(trail, token)
         return Choice(token, candidates.probs[0], held=held)
 
     def may_leave(self, node: Node, log: DraftLog) -> bool:
@@ -126,10 +126,10 @@ class DeviceDecides(Decider):
 
     async def choose(self, log: DraftLog) -> Choice:
         """The first choice under the private view, or one drawn from it where the device decides."""
-        tokens, wire, settled = log.tokens, log.wire_tokens, len(log.settled)
+        trail = self._path.trail(log)
+        private, public = self._private + log.tokens, self._public + log.wire_tokens
         count = SAMPLED_CANDIDATES if self._sampling.temperature > 0 else CANDIDATES
-        contrast = await self._views.contrast(self._private + tokens, self._public + wire, count)
-        trail = self._path.trail(tokens, settled)
+        contrast = await self._views.contrast(private, public, count)
         candidates = contrast.candidates
         token = candidates.ids[0]
         held = self._path.holds(trail, token)
@@ -154,9 +154,7 @@ class DeviceDecides(Decider):
 
 
 class GuardedPath:
-    """What the guard knows of a generation's text, as far as it goes now.
-
-    It is told the whole token list each time, and works out by itself what was cut.
+    """What the guard knows of a generation's main path; it works out by itself what was cut.
 
     Args:
         guard: Of the prompt.
@@ -165,23 +163,24 @@ class GuardedPath:
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
         self._session = guard.session()
+        self._stamp = 0
         self._tokens: list[int] = []
         self._trails: list[Trail] = [guard.root()]
         self._last: tuple[tuple[Trail, int, bool], Trail] | None = None  # usually the path goes on with it
 
-    def trail(self, tokens: Sequence[int], settled: int) -> Trail:
-        """The guard's trail of a text; what is not its beginning is cut.
-
-        Args:
-            tokens: The main path, settled tokens included.
-            settled: How many of them are settled.
-        """
-        keep = common_prefix(self._tokens, tokens)
-        del self._tokens[keep:], self._trails[keep + 1 :]
-        for position in range(keep, len(tokens)):
+    def trail(self, log: DraftLog) -> Trail:
+        """The guard's trail of the main path; constant time a token, unless the path is another than before."""
+        if log.stamp != self._stamp:
+            keep = common_prefix(self._tokens, log.tokens)
+            del self._tokens[keep:], self._trails[keep + 1 :]
+            self._stamp = log.stamp
+        settled = len(log.settled)
+        for position in range(len(self._tokens), settled + len(log.path)):
             # A settled token that was on no path before is the target's: it is on the wire already.
-            self._trails.append(self._go_on(self._trails[-1], tokens[position], known=position < settled))
-            self._tokens.append(tokens[position])
+            known = position < settled
+            token = log.settled[position] if known else log.path[position - settled].token
+            self._trails.append(self._go_on(self._trails[-1], token, known=known))
+            self._tokens.append(token)
         return self._trails[-1]
 
     def holds(self, trail: Trail, token: int) -> bool:
@@ -190,7 +189,7 @@ class GuardedPath:
 
     def leaves(self, node: Node, log: DraftLog) -> bool:
         """Whether a node of the main path may go on the wire as it is; if so, it counts as left."""
-        self.trail(log.tokens, len(log.settled))
+        self.trail(log)
         return not self._session.leave(node.token, self._trails[node.position + 1])
 
     def _go_on(self, trail: Trail, token: int, *, known: bool) -> Trail:
