@@ -48,8 +48,10 @@ _RECORDS: Final = 100
 """Records at the beginning that the classifier looks at one by one."""
 _CURVE: Final = 50
 """Points at which it looks at the sum of bytes."""
-_LONGEST: Final = 8192
+_LONGEST: Final = 2048
 """Bytes of a record, up to which it tells lengths apart."""
+
+_TREES: Final = 300
 
 Floats = npt.NDArray[np.float32]
 Sighting = Sequence[tuple[float, int]]
@@ -241,7 +243,7 @@ def course_of(seen: Sighting) -> Floats:
     parts: list[Any] = [[len(sizes), times[-1]]]
     for way in (sizes > 0, sizes < 0):
         one, at = np.abs(sizes[way]), times[way]
-        gaps = np.diff(at, prepend=0)
+        gaps = np.diff(at, prepend=0) if len(at) else np.zeros(1)
         parts.append([len(one), one.sum(), gaps.mean(), gaps.std(), *np.percentile(gaps, (10, 25, 50, 75, 90, 100))])
         parts += [np.histogram(at, _CURVE, (0, until), weights=one)[0] for until in (1.5, 10)]
     # The curve of sums over the records: Panchenko et al., Website Fingerprinting at Internet Scale (2016).
@@ -264,7 +266,7 @@ def _classifier() -> tuple[Any, Any, Any]:
     except ImportError as error:
         cure = "run `pip install 'edgedraft[bench]'`"
         raise InvalidInput("fingerprint", "needs scikit-learn, which is not installed", cure) from error
-    classifier = ExtraTreesClassifier(n_estimators=300, random_state=0, n_jobs=-1)
+    classifier = ExtraTreesClassifier(n_estimators=_TREES, random_state=0, n_jobs=-1)
     return classifier, cross_val_score, StratifiedKFold(_FOLDS, shuffle=True, random_state=0)
 
 
