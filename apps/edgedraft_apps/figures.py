@@ -36,9 +36,12 @@ def figures(report: Report) -> Table:
         ]
     if report.frames_up:
         rows += [
-            ("up", f"{decimal(report.bytes_up)} in {report.frames_up} frames"),
-            ("down", f"{decimal(report.bytes_down)} in {report.frames_down} frames"),
+            ("up", _traffic(report.bytes_up, report.frames_up, report.padding_bytes_up)),
+            ("down", _traffic(report.bytes_down, report.frames_down, report.padding_bytes_down)),
         ]
+    if report.empty_frames_up or report.empty_frames_down:
+        empty = f"{report.empty_frames_up} empty frames up, {report.empty_frames_down} down"
+        rows.append(("pace", f"{empty}, {_time(report.pace_delay_seconds)} of delay a frame"))
     if report.hidden_share is not None:
         rows.append(
             (
@@ -53,6 +56,10 @@ def figures(report: Report) -> Table:
         if value:
             table.add_row(name, value)
     return table
+
+
+def _traffic(size: int, frames: int, padding: int) -> str:
+    return f"{decimal(size)} in {frames} frames" + (f", {padding / size:.0%} of it padding" if padding else "")
 
 
 def _time(seconds: float | None) -> str:
