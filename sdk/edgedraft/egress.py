@@ -17,6 +17,7 @@ from edgedraft.privacy.guard import Guard
 from edgedraft.privacy.ledger import Ledger, Page
 from edgedraft.privacy.pace import HeldBack, Pacer
 from edgedraft.privacy.shaping import Shaping
+from edgedraft.prompt import Mode
 from edgedraft.report import Traffic
 from edgedraft.transport.base import Stream, Transport
 from edgedraft.wire import PROTOCOL_VERSION, Beat, BeatMaker, decode_describe_response, decode_server_frame, pad
@@ -234,11 +235,14 @@ class Gate:
         Args:
             traffic: Counts what passes.
             page: The generation's part of the ledger, which knows its privacy mode.
-            guard: Looks at every frame before it leaves; None where everything may.
+            guard: Looks at every frame before it leaves; None in mode `open`, where everything may.
 
         Raises:
             VerifierError: The verifier could not be reached.
+            PrivacyError: There is no guard in a mode that withholds something.
         """
+        if guard is None and page.mode != Mode.OPEN:
+            raise PrivacyError(f"a stream in mode {page.mode} has no guard")
         shaping = self._shaping if self._shaping is not None else Shaping.of_mode(page.mode)
         return GatedStream(
             await self._transport.open_stream(),

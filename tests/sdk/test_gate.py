@@ -70,7 +70,7 @@ class Way:
         self.gate = Gate(self.transport, self.ledger, shaping, beat=self.time.beat, clock=self.time.clock)
         self.traffic = Traffic()
         self.page = self.ledger.page(mode)
-        self.guard = guard
+        self.guard = guard or (None if mode == "open" else Guard([], [], "", lambda token: bytes([token])))
 
     async def open(self):
         return await self.gate.open_stream(self.traffic, self.page, self.guard)
@@ -198,6 +198,14 @@ async def test_a_frame_of_another_mode_does_not_leave():
     await way.gate.close()
 
 
+@pytest.mark.parametrize("mode", ["sealed", "cloaked"])
+async def test_there_is_no_stream_without_a_guard_where_something_is_withheld(mode):
+    way = Way(mode=mode)
+    with pytest.raises(PrivacyError, match="has no guard"):
+        await way.gate.open_stream(way.traffic, way.page)
+    await way.gate.close()
+
+
 class Full(io.BytesIO):
     """A disk that takes so many writes."""
 
@@ -297,7 +305,7 @@ async def test_a_paced_stream_that_breaks_is_closed_at_once():
 
     time = FakeTime()
     gate = Gate(MemoryTransport(lost), None, STEADY, beat=time.beat, clock=time.clock)
-    stream = await gate.open_stream(Traffic(), gate.ledger.page("sealed"))
+    stream = await gate.open_stream(Traffic(), gate.ledger.page("sealed"), guard())
     await stream.send(pb.ClientFrame.FromString(OPEN.SerializeToString()))
     with pytest.raises(VerifierUnavailable):
         await stream.receive()
