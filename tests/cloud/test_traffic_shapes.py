@@ -9,8 +9,10 @@ import pytest
 from taps import RecordingTransport
 
 from edgedraft.egress import GatedStream
-from edgedraft.errors import RequestRejected
+from edgedraft.errors import InvalidInput, RequestRejected
 from edgedraft.events import Verified
+from edgedraft.privacy.ledger import Ledger, read_ledger
+from edgedraft.privacy.sealed_file import ledger_key
 from edgedraft.privacy.shaping import Shaping
 from edgedraft.prompt import Prompt
 from edgedraft.sampling import SamplingParams
@@ -178,3 +180,24 @@ def test_one_function_hands_bytes_to_a_stream():
     body = ast.unparse(next(f for f in ast.walk(tree) if isinstance(f, ast.AsyncFunctionDef) and f.name == "_let_out"))
     order = [body.index(step) for step in ("self._check(", "pad(", "self._page.record(", "self._stream.send(")]
     assert order == sorted(order)
+
+
+async def test_a_client_writes_its_ledger_to_a_file_whose_key_lies_beside_its_identity(bench, certificates, tmp_path):
+    folder = certificates.device("acme", "phone-7")
+    file = tmp_path / "run.ledger"
+    async with bench.client(mode="sealed", identity=folder, ledger=file) as client:
+        await client.generate(PROMPT, SamplingParams(max_tokens=10))
+    assert list(read_ledger(file, ledger_key(folder))) == client.ledger.entries()
+    with pytest.raises(InvalidInput, match="is there already"):
+        bench.client(mode="sealed", identity=folder, ledger=file)
+    with pytest.raises(InvalidInput, match="no folder of an identity"):
+        bench.client(mode="sealed", identity=bench.identity, ledger=tmp_path / "other")
+
+
+async def test_a_ledger_of_the_apps_own_is_the_apps_to_close(bench):
+    ledger = Ledger()
+    async with bench.client(ledger=ledger) as client:
+        await client.generate("sky", SamplingParams(max_tokens=10))
+    assert client.ledger is ledger
+    assert any(entry.text for entry in ledger)
+    ledger.record(None, "up", pb.DescribeRequest(), b"", ())
