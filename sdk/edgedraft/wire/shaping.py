@@ -14,9 +14,11 @@ from edgedraft.wire.method import MAX_FRAME_BYTES
 
 MAX_SIZES: Final = 8
 LEAST_SIZE: Final = 16
-MOST_SIZE: Final = 64 * 1024
+MOST_SIZE: Final = 16 * 1024
 LEAST_BEAT_MS: Final = 10
 MOST_BEAT_MS: Final = 10_000
+MOST_BYTES_PER_SECOND: Final = 128 * 1024
+"""Of empty frames; more would make a verifier's line the device's to fill."""
 MOST_SPAN_BEATS: Final = 60_000
 
 
@@ -65,6 +67,12 @@ def check_shaping(message: pb.Shaping) -> None:
             )
         if not sizes:
             raise InvalidInput(f"{field}.sizes", "is empty beside a beat", "name the size of the frames")
+        if sizes[0] * 1000 > MOST_BYTES_PER_SECOND * message.beat_ms:
+            raise InvalidInput(
+                f"{field}.sizes",
+                f"make {sizes[0] * 1000 // message.beat_ms} bytes of empty frames a second",
+                f"use smaller frames or a slower beat, for at most {MOST_BYTES_PER_SECOND}",
+            )
     if message.span_beats > MOST_SPAN_BEATS:
         raise InvalidInput(
             f"{field}.span_beats", f"is {message.span_beats}, the limit is {MOST_SPAN_BEATS}", "lower it"
