@@ -335,6 +335,14 @@ class SealedWorld(World):
                 if not self.log.ended:
                     self._note(self.log.settle(verdict.position, verdict.tokens, verdict.block))
 
+    def run_out(self) -> None:
+        """A session that is finished has told all that the device needs to know of its end."""
+        if self.session.state is State.FINISHED and self.session.finish_reason != pb.Finished.REASON_CLOSED:
+            while self.down:
+                self.deliver_down(False)
+            assert self.log.ended
+        super().run_out()
+
     def _note(self, settlement) -> None:
         assert settlement.position == len(self.given)
         self.given += [settlement.position + i in settlement.given for i in range(len(settlement.tokens))]
