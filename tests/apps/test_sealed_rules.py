@@ -77,7 +77,7 @@ def test_names_tell_rules_apart_and_find_them() -> None:
     assert len({rule.name for rule in rules}) == len(rules)
     assert all(rule_named(rule.name) == rule for rule in rules)
     assert DEFAULT_RULE in rules
-    with pytest.raises(InvalidInput, match="cut 0.1"):
+    with pytest.raises(InvalidInput, match=r"cut 0\.1"):
         rule_named("gut feeling")
     for wrong in ({"measure": "feet"}, {"target": "guess"}, {"theta": 1.5}, {"cut": -1}):
         with pytest.raises(InvalidInput, match="rule"):
