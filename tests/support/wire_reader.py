@@ -124,9 +124,9 @@ def readings(text: str) -> set[str]:
 
 
 def sayings(piece: str) -> set[str]:
-    """A piece, and the piece with its digits as words of one language."""
-    spelled = [[plain(name) for name in names.split()] for names in DIGIT_NAMES]
-    return {piece, *("".join(names[int(char)] if char.isdigit() else char for char in piece) for names in spelled)}
+    """A piece, and the piece with its digits as words of one language, where that is too long to be a coincidence."""
+    spelled = ("".join(names.split()[int(char)] if char.isdigit() else char for char in piece) for names in DIGIT_NAMES)
+    return {piece, *(said for said in spelled if len(said) >= 8)}
 
 
 def pieces_of_secret(secret: str, texts: Iterable[str], public: str = "", size: int = 6) -> set[str]:

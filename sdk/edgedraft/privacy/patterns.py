@@ -74,6 +74,7 @@ class Patterns:
         self._at_starts: tuple[int, ...] = ()  # lengths of what is looked for where a word starts
         self._budgets: list[int] = []  # of each secret: how many of its characters may leave in pieces
         self._public = self._public_digits = ""
+        self._public_short: set[str] = set()
         self.have_digits = False
 
     def __repr__(self) -> str:
@@ -92,11 +93,12 @@ class Patterns:
         as_digits = numerals(parts(text))
         self._public += f" {''.join(spelled)} {''.join(numerals(spelled))} {''.join(as_digits)}"
         self._public_digits += f" {''.join(filter(str.isdigit, as_digits))}"
-        public = self._public
-        for strings in (self._windows, self._long, self._short):
-            strings -= {string for string in strings if string in public}
+        self._public_short.update(_short_words(parts(text)), _short_words(as_digits))
+        self._windows = self._free(self._windows)
+        self._long = self._free(self._long)
+        self._short -= self._public_short
         self._digits = {string for string in self._digits if string not in self._public_digits}
-        self._pieces = {piece: places for piece, places in self._pieces.items() if piece not in public}
+        self._pieces = {piece: places for piece, places in self._pieces.items() if piece not in self._public}
 
     def add_secret(self, secret: str) -> bool:
         """Forbid a secret in its usual spellings; False if it has neither letters nor digits."""
@@ -147,14 +149,14 @@ class Patterns:
 
     def _free(self, strings: Iterable[str]) -> set[str]:
         """Those that the public view does not show already."""
-        return {string for string in strings if string and string not in self._public}
+        return {string for string in strings if string not in self._public}
 
     def _forbid(self, strings: Iterable[str]) -> None:
-        for string in self._free(strings):
+        for string in strings:
             kept = string[-REACH:]
             if len(kept) < _KEY:
-                self._short.add(kept)
-            else:
+                self._short |= {kept} - self._public_short
+            elif kept not in self._public:
                 self._long.add(kept)
                 lengths = self._lengths.get(kept[-_KEY:], ())
                 if len(kept) not in lengths:
@@ -237,6 +239,17 @@ def render(group: Sequence[str]) -> list[str]:
 
 def _windows(text: str, size: int) -> set[str]:
     return {text[start : start + size] for start in range(len(text) - size + 1)}
+
+
+def _short_words(spelled: Sequence[str]) -> Iterator[str]:
+    """All that words in a row make that is short enough to count only as whole words."""
+    for start in range(len(spelled)):
+        joined = ""
+        for word in spelled[start : start + _KEY]:
+            joined += word
+            if len(joined) >= _KEY:
+                break
+            yield joined
 
 
 def _runs(spelled: Sequence[str], count: int) -> Iterator[str]:

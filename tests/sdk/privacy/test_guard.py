@@ -129,6 +129,15 @@ def test_what_stands_in_the_public_view_is_free():
     assert held(guard, tokens, "that I took out in spring")
 
 
+def test_a_short_secret_is_free_only_where_it_stands_as_a_word():
+    public = "Use the channel of 1947."
+    guard, tokens = make("Ann", "47", public=public)
+    assert held(guard, tokens, "to Ann")
+    assert held(guard, tokens, "47 of them")
+    guard, tokens = make("Ann", public="For Ann.")
+    assert not held(guard, tokens, "to Ann")
+
+
 def test_one_token_may_hold_several_words():
     guard, tokens = make(CARD)
     trail, is_held = guard.step(guard.root(), tokens.id(b"the card 4929 1234 and more"))
