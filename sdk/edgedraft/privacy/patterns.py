@@ -16,9 +16,7 @@ from edgedraft.privacy.dates import date_spellings
 from edgedraft.privacy.normalise import START, parts, wordless, words
 from edgedraft.privacy.numbers import CONNECTORS, DIGIT_WORDS, number_parts, read
 
-REACH: Final = 128
-"""How many characters back a match may start; of what is longer its last characters are matched."""
-
+_LEAST_REACH, _FARTHEST_REACH = 32, 128
 _KEY: Final = 8  # whole strings from this length on are found by their last characters, and stand anywhere
 _LETTERS, _DIGITS, _DIGITS_ANYWHERE = 4, 3, 4  # lengths of the least pieces that the budget counts
 
@@ -59,6 +57,7 @@ class Patterns:
     Its `repr` tells numbers only.
 
     Attributes:
+        reach: How many characters back a match may start; it only grows. Of what is very long the end is matched.
         have_digits: Whether there are digits in them, so that spelled numbers matter.
     """
 
@@ -75,6 +74,7 @@ class Patterns:
         self._budgets: list[int] = []  # of each secret: how many of its characters may leave in pieces
         self._public = self._public_digits = ""
         self._public_short: set[str] = set()
+        self.reach = max(_LEAST_REACH, limits.secret_chars)
         self.have_digits = False
 
     def __repr__(self) -> str:
@@ -153,11 +153,12 @@ class Patterns:
 
     def _forbid(self, strings: Iterable[str]) -> None:
         for string in strings:
-            kept = string[-REACH:]
+            kept = string[-_FARTHEST_REACH:]
             if len(kept) < _KEY:
                 self._short |= {kept} - self._public_short
             elif kept not in self._public:
                 self._long.add(kept)
+                self.reach = max(self.reach, len(kept))
                 lengths = self._lengths.get(kept[-_KEY:], ())
                 if len(kept) not in lengths:
                     self._lengths[kept[-_KEY:]] = (*lengths, len(kept))
@@ -168,7 +169,7 @@ class Patterns:
         """What ends at or after a place.
 
         Args:
-            text: Compact text, at least `REACH` characters of any kind before `start`.
+            text: Compact text, at least `reach` characters of any kind before `start`.
             bounds: Its marks.
             start: Where what is new begins.
             cut: The text is cut off, so that its end is not the end of a word.
@@ -177,10 +178,9 @@ class Patterns:
             Whether something forbidden does, and the pieces of secrets that do. Four characters with a digit count
             anywhere, three with a digit or more letters where a word starts with them.
         """
-        shares: set[Share] = set()
-        length = len(text)
+        # Almost always nothing is found, so all candidates are looked up at once and taken apart only where one is.
+        size, length = self._size, len(text)
         ends = range(start + 1, length + 1)
-        size = self._size
         forbidden = not self._windows.isdisjoint([text[end - size : end] for end in ends])
         if not self._lengths.keys().isdisjoint([text[end - _KEY : end] for end in ends]):
             forbidden = forbidden or any(
@@ -188,19 +188,30 @@ class Patterns:
                 for end in ends
                 for run in self._lengths.get(text[end - _KEY : end], ())
             )
+        shares: set[Share] = set()
         pieces = [text[end - _DIGITS_ANYWHERE : end] for end in ends]
         if not self._pieces.keys().isdisjoint(pieces):
             shares.update(share for piece in pieces if not piece.isalpha() for share in self._pieces.get(piece, ()))
-        first = bounds.find(START, start + 1 - _KEY) if self._at_starts else -1
-        while first >= 0:
-            for run in self._at_starts:
-                end = first + run
-                if start < end <= length:
-                    shares.update(self._pieces.get(text[first:end], ()))
-                    if text[first:end] in self._short and (bounds[end] == START if end < length else not cut):
-                        forbidden = True
-            first = bounds.find(START, first + 1)
+        heads = [
+            text[first : first + run]
+            for first in range(start + 1 - _KEY, length)
+            if bounds[first] == START
+            for run in self._at_starts
+            if start < first + run <= length
+        ]
+        if not self._pieces.keys().isdisjoint(heads):
+            shares.update(share for head in heads for share in self._pieces.get(head, ()))
+        if not self._short.isdisjoint(heads):
+            forbidden = forbidden or self._short_word_ends_in(text, bounds, start, cut=cut)
         return forbidden, shares
+
+    def _short_word_ends_in(self, text: str, bounds: str, start: int, *, cut: bool) -> bool:
+        for end in range(start + 1, len(text) + 1):
+            if bounds[end] == START if end < len(text) else not cut:
+                for first in range(end - _KEY + 1, end):
+                    if bounds[first] == START and text[first:end] in self._short:
+                        return True
+        return False
 
     def digits_end_in(self, digits: str, start: int) -> bool:
         """The same for digits alone, whatever stands between them."""

@@ -11,9 +11,10 @@ from typing import Final, NamedTuple
 
 from edgedraft.privacy.normalise import GAP, INSIDE, START, Piece, split, squeeze, starts_word
 from edgedraft.privacy.numbers import CONNECTORS, number_parts
-from edgedraft.privacy.patterns import REACH, Patterns, Share, render
+from edgedraft.privacy.patterns import Patterns, Share, render
 
 _LONGEST_GROUP: Final = 24  # number words in a row that are read together
+_NUMBERS_LEFT: Final = 64  # characters without a number after which the second view is given up
 _LONGEST_KEPT: Final = 32  # bytes that are kept squeezed: tokens come again, texts do not
 _DECODER: Final = codecs.getincrementaldecoder("utf-8")
 
@@ -45,7 +46,7 @@ class Reading(NamedTuple):
     """What was read so far.
 
     Attributes:
-        text: The last `REACH` compact characters, after spaces at the start of a text.
+        text: The last compact characters, as far as patterns reach, after spaces at the start of a text.
         bounds: Their marks.
         last: Shape of the last character that counts.
         pending: Bytes of a character that is not complete.
@@ -62,7 +63,7 @@ class Reading(NamedTuple):
         return "<Reading>"
 
 
-NOTHING: Final = Reading(GAP * REACH, INSIDE * REACH, GAP, b"", None)
+NOTHING: Final = Reading("", "", GAP, b"", None)
 """Before a text."""
 
 
@@ -108,7 +109,8 @@ def contains(text: str, patterns: Patterns, *, cut: bool) -> bool:
     if not cut:
         return read(NOTHING, text.encode("utf-8", "replace"), patterns)[1].forbidden
     piece = squeeze(text)
-    return patterns.scan(NOTHING.text + piece.text, NOTHING.bounds + piece.bounds, REACH, cut=True)[0]
+    padding = GAP * patterns.reach
+    return patterns.scan(padding + piece.text, padding + piece.bounds, len(padding), cut=True)[0]
 
 
 def read(reading: Reading, data: bytes, patterns: Patterns) -> tuple[Reading, Found]:
@@ -127,15 +129,17 @@ def read(reading: Reading, data: bytes, patterns: Patterns) -> tuple[Reading, Fo
     if not piece.text:
         return reading._replace(pending=pending, last=piece.last or reading.last), NOT_FOUND
     joint = START if piece.first == GAP or starts_word(reading.last, piece.first) else INSIDE
-    text, bounds = reading.text + piece.text, reading.bounds + joint + piece.bounds[1:]
-    forbidden, shares = patterns.scan(text, bounds, REACH)
-    spelled = _spell(reading.spelled, text, bounds) if patterns.have_digits else None
+    reach = patterns.reach
+    text = reading.text.rjust(reach) + piece.text
+    bounds = reading.bounds.rjust(reach) + joint + piece.bounds[1:]
+    forbidden, shares = patterns.scan(text, bounds, reach)
+    spelled = _spell(reading.spelled, text, bounds, reach) if patterns.have_digits else None
     if spelled is not None:
         spelled, forbidden_too, shares_too = _look(reading.spelled, spelled, patterns)
         forbidden |= forbidden_too
         shares |= shares_too
     found = Found(forbidden, frozenset(shares)) if forbidden or shares else NOT_FOUND
-    return Reading(text[-REACH:], bounds[-REACH:], piece.last, pending, spelled), found
+    return Reading(text[-reach:], bounds[-reach:], piece.last, pending, spelled), found
 
 
 def _piece(data: bytes) -> tuple[Piece, bytes]:
@@ -147,26 +151,27 @@ def _piece(data: bytes) -> tuple[Piece, bytes]:
 _known_piece: Final = lru_cache(maxsize=1 << 16)(_piece)
 
 
-def _spell(before: Spelled | None, text: str, bounds: str) -> Spelled | None:
-    """The second view of a text whose words from the last one before `REACH` on are new or may have changed.
+def _spell(before: Spelled | None, text: str, bounds: str, reach: int) -> Spelled | None:
+    """The second view of a text whose words from the last one before `reach` on are new or may have changed.
 
     Its `text` is not cut yet.
     """
-    start = bounds.rfind(START, 0, REACH)
-    spelled = split(text, bounds, start if start >= 0 else REACH)
+    start = bounds.rfind(START, 0, reach)
+    spelled = split(text, bounds, start if start >= 0 else reach)
     if before is None:
         numeric = next((index for index, word in enumerate(spelled) if number_parts(word) is not None), None)
         if numeric is None:
             return None
         end = len(text) - sum(map(len, spelled[numeric:]))
-        before = Spelled(text[:end][-REACH:].rjust(REACH), bounds[:end][-REACH:].rjust(REACH), (), "", "", REACH)
+        before = Spelled(text[:end][-reach:], bounds[:end][-reach:], (), "", "", _NUMBERS_LEFT)
         spelled = spelled[numeric:]
     text, bounds, group, _, digits, left = before
+    text, bounds = text.rjust(reach), bounds.rjust(reach)
     for word in spelled[:-1]:
         belongs = _belongs(word, group)
         if belongs and len(group) < _LONGEST_GROUP:
             group = (*group, word)
-            left = REACH
+            left = _NUMBERS_LEFT
             continue
         for part in (*render(group), *(() if belongs else (word,))):
             text += part
@@ -186,15 +191,16 @@ def _spell(before: Spelled | None, text: str, bounds: str) -> Spelled | None:
 def _look(before: Spelled | None, now: Spelled, patterns: Patterns) -> tuple[Spelled, bool, set[Share]]:
     """What ends in the new part of the second view, which is cut to its last characters here."""
     text, bounds, group, tail, digits, left = now
-    added = text[REACH:] + tail
+    reach = patterns.reach
+    added = text[reach:] + tail
     start = _common(before.tail, added) if before is not None else 0
-    forbidden, shares = patterns.scan(text + tail, bounds, REACH + start)
+    forbidden, shares = patterns.scan(text + tail, bounds, reach + start)
     if patterns.digits_kept and not added.isalpha():
         same = len(digits) + len(_digits_of(added[:start]))
         forbidden |= patterns.digits_end_in(digits + _digits_of(added), same)
-        digits = (digits + _digits_of(text[REACH:]))[-patterns.digits_kept :]
+        digits = (digits + _digits_of(text[reach:]))[-patterns.digits_kept :]
     end = len(text)
-    return Spelled(text[-REACH:], bounds[end - REACH : end], group, tail, digits, left), forbidden, shares
+    return Spelled(text[-reach:], bounds[end - reach : end], group, tail, digits, left), forbidden, shares
 
 
 def _belongs(word: str, group: tuple[str, ...]) -> bool:

@@ -300,6 +300,15 @@ def test_texts_are_added_as_a_conversation_goes_on():
     assert not held(guard, tokens, "Rotterdam")
 
 
+def test_a_text_goes_on_under_patterns_that_reach_farther():
+    guard, tokens = make("abcdef 12")
+    sender = Sender(guard, tokens, Tap())
+    assert not any(sender.send(*tokens.split("There are 3 of them, namely ")))
+    long_words = "incomprehensibilities characteristically notwithstanding constitutionally disproportionately"
+    guard.extend(private_texts=[long_words])
+    assert any(sender.send(*tokens.split(long_words)))
+
+
 def test_texts_that_leave_by_other_ways():
     guard, _ = make(CARD, "ann", private=NOTE)
     guard.check_text("smollm2-135m", "model")
