@@ -14,11 +14,11 @@ from edgedraft_cloud.session import State
 
 schedule = {
     "seed": st.integers(0, 255),
-    "max_tokens": st.integers(1, 24),
+    "max_tokens": st.integers(1, 40),
     "window": st.integers(1, 8),
     "block": st.integers(1, 4),
     "run_ahead": st.sampled_from([0, 1, 4, 64]),
-    "history": st.lists(actions, max_size=120),
+    "history": st.lists(actions, min_size=20, max_size=120),
 }
 
 
