@@ -4,15 +4,16 @@ A *secret* never leaves, nor a piece of it from a number of words or characters 
 other *private text* (`GuardLimits`). Both are matched in normalised text (`normalise`) over everything that the
 verifier can put together: along the path of the draft, in the order of sending within a session, and in the order of
 sending over all sessions of the guard; as the text stands, with spelled numbers read as digits, and by its digits
-alone. A secret date is known in its usual spellings. What also stands in the public view is free. Pieces too short to
-be held back are counted: of each secret only so many characters leave in pieces that a word starts with, of four
-letters or of three characters with a digit, or that stand anywhere, of four with a digit.
+alone where no more than some sixty letters part them. A secret date is known in its usual spellings. What also stands
+in the public view is free. Pieces too short to be held back are counted: of each secret only so many characters leave
+in pieces that a word starts with, of four letters or of three characters with a digit, or that stand anywhere, of four
+with a digit.
 
 What is not promised: the guard compares, it does not understand. A drafter that means to tell can do so in other words,
-in base64 or hexadecimal, in another script or language, reversed, with letters put between, in pieces that are
-smaller than what is counted, by a short secret inside a longer word, by naming positions ("the third digit is
-4"), or through which tokens are held back and which are not. The guard is for drafters that repeat their prompt, as
-language models do; against a drafter that is an enemy nothing helps but not to run it.
+in base64 or hexadecimal, in another script or language, in another notation ("1.2 million"), reversed, with letters put
+between, in pieces that are smaller than what is counted, by a short secret inside a longer word, by naming positions
+("the third digit is 4"), or through which tokens are held back and which are not. The guard is for drafters that repeat
+their prompt, as language models do; against a drafter that is an enemy nothing helps but not to run it.
 """
 
 from __future__ import annotations
