@@ -85,7 +85,7 @@ def test_a_prompt_reaches_the_demo_as_it_was_typed(tmp_path):
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page):
     for link in re.findall(r"\]\((?!https?://)([^)#]+)\)", text(page)):
-        assert (ROOT / link).is_file(), link
+        assert ((ROOT / page).parent / link).is_file(), link
 
 
 def test_certificates_lie_where_the_readme_says(tmp_path):

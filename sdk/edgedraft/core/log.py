@@ -394,10 +394,6 @@ class DraftLog:
         return None if parent is self._last_sent else parent.number
 
 
-def _any(node: Node) -> bool:
-    return True
-
-
 def _first_line(roots: list[Node]) -> Iterator[Node]:
     while roots:
         yield roots[0]
