@@ -114,12 +114,15 @@ async def fingerprint_rows(suite: Suite, trace: Path, cases: Sequence[Case] = CA
     if len(material.traces) < prompts:
         raise InvalidInput("trace", f"holds {len(material.traces)} prompts", f"record {prompts}")
     (identity,) = suite.devices("a", 1)
-    rows = []
+    runs: list[list[Run]] = []
     flags = ("--max-sessions", "64", "--verify-ms", _VERIFY_MS, "--tenants", str(suite.tenants()))
     async with suite.verifier("trace", str(trace), *flags) as verifier:
         for case in cases:
-            runs = await _runs(suite, case, verifier.address, identity, material, prompts, times)
-            rows += _rows(case, runs, prompts, last=case is cases[-1])
+            runs.append(await _runs(suite, case, verifier.address, identity, material, prompts, times))
+    rows = []
+    for case, its in zip(cases, runs, strict=True):
+        suite.progress(f"guess {case.name}", 0, 1, "")
+        rows += await asyncio.to_thread(_rows, case, its, prompts, last=case is cases[-1])
     return rows
 
 
