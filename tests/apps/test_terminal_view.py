@@ -12,6 +12,7 @@ from rich.console import Console
 from edgedraft.errors import VerifierUnavailable
 from edgedraft.events import Drafted, Finished, FinishReason, Revised, Verified
 from edgedraft.generation import Generation
+from edgedraft.privacy.ledger import Ledger
 from edgedraft.report import Report
 from edgedraft_apps.terminal import AnswerView, printable, row_starts, show
 
@@ -132,7 +133,7 @@ def scripted(*events, error=None):
         if error:
             raise error
 
-    return Generation(run)
+    return Generation(run, Ledger().page("open"))
 
 
 EVENTS = (
