@@ -1,7 +1,6 @@
 """The law of resuming: whatever is lost on the way, the output is the target's own."""
 
 import asyncio
-import time
 
 import pytest
 from devices import (
@@ -11,14 +10,13 @@ from devices import (
     endless,
     engine_info,
     opening,
-    turns,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lives import histories, live_through
 from toy import toy_greedy, toy_target
 
 import edgedraft_cloud.supervisor as supervisor_module
-from edgedraft.errors import Overloaded, VerifierUnavailable
 from edgedraft.wire import verify_pb2 as pb
 from edgedraft_cloud import gather
 from edgedraft_cloud.orchestrator import Orchestrator
@@ -52,45 +50,9 @@ async def play(history: list[tuple[int, str, int]], run_ahead: int, window: int,
         await orchestrator.close()
 
 
-async def live_through(engine, orchestrator, device, name: str, amount: int) -> None:
-    if device.finished is not None:
-        return
-    try:
-        if device.handle is None:
-            await device.connect()
-        match name:
-            case "draft":
-                device.draft(amount)
-            case "read":
-                for _ in range(amount):
-                    if device.finished is None:
-                        await device.read()
-            case "cut":
-                await device.cut()
-            case "die":
-                engine.die()
-            case "refuse":
-                engine.refuse = Overloaded("for a moment", 1.0)
-            case "forget":
-                orchestrator.tidy(time.monotonic() + 61)
-            case "turn":
-                await turns(amount)
-    except (VerifierUnavailable, Overloaded):
-        if device.handle is not None:
-            await device.cut()
-        await turns()
-
-
 @settings(max_examples=200)
 @given(
-    history=st.lists(
-        st.tuples(
-            st.integers(0, 1),
-            st.sampled_from(["draft", "draft", "draft", "read", "read", "turn", "cut", "die", "refuse", "forget"]),
-            st.integers(1, 8),
-        ),
-        max_size=60,
-    ),
+    history=histories,
     run_ahead=st.sampled_from([0, 1, 64]),
     window=st.integers(1, 10),
     room=st.sampled_from([2, 5, 100]),

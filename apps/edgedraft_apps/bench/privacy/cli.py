@@ -45,8 +45,9 @@ def privacy(
 ) -> None:
     """Check what the privacy modes promise, and what they cost.
 
-    `leaks`, `ledger`, `alarms`, `cost` and `detectors` need no large model; `answers`, `cloaked` and `recall` ask a
-    real pair, and take an hour or more. `fingerprint` needs `pip install 'edgedraft[bench]'`.
+    `leaks`, which compares the ledger with a tap too, `alarms`, `cost` and `detectors` ask no target: a small `--pair`
+    does for them. `answers`, `cloaked` and `recall` take an hour or more. `fingerprint` needs
+    `pip install 'edgedraft[bench]'`.
     """
     parts = chosen_parts(only, PARTS)
     with ProgressBars(Console(stderr=True)) as progress:
