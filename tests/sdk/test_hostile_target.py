@@ -4,7 +4,7 @@ import random
 from contextlib import suppress
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from memory_verifier import FINISHED, VOCAB, description, opened, verdict
 
@@ -111,6 +111,7 @@ async def converse(codec, mode: str, secret: str, rule: DecisionRule, seed: int)
     rule=st.builds(DecisionRule, theta=st.sampled_from([0.0, 0.4, 1.0]), cut=st.sampled_from([0.0, 0.1, 1.0])),
     seed=st.integers(0, 10_000),
 )
+@example("Ana Ríos", DecisionRule(theta=0.0, cut=0.0), 5755)  # a first name behind the words that are seen before it
 async def test_nothing_private_leaves_whatever_the_target_says(codec, mode, secret, rule, seed):
     heard = await converse(codec, mode, secret, rule, seed)
     assert heard.prompt

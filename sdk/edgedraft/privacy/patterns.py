@@ -7,6 +7,8 @@ automaton to carry along, and a state is nothing but the last characters.
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Final, TypeAlias
@@ -20,6 +22,8 @@ _LEAST_REACH, _FARTHEST_REACH = 32, 128
 _KEY: Final = 8  # whole strings from this length on are found by their last characters, and stand anywhere
 _LETTERS, _DIGITS, _DIGITS_ANYWHERE = 4, 3, 4  # lengths of the least pieces that the budget counts
 
+_BETWEEN_NAMES: Final = re.compile(r"[\s.,'’-]+")
+_MOST_NAMES, _SHORTEST_NAME = 6, 3  # words of a whole name, letters of one that tells
 _BUDGET_SHARE: Final = 4  # of a long secret, less than the fourth part may leave in pieces
 
 Share: TypeAlias = tuple[int, int]
@@ -31,7 +35,7 @@ class GuardLimits:
     """From which size on a piece of private text may not leave.
 
     Attributes:
-        secret_words: Words of a secret in a row.
+        secret_words: Words of a secret in a row. Of a name, no word of three letters or more leaves in any case.
         secret_chars: Letters and digits of a secret in a row; what is shorter may not leave whole. In smaller pieces
             fewer than so many of its characters may leave, or than a fourth if that is more, all sessions together.
         private_words: Words of other private text in a row.
@@ -106,10 +110,11 @@ class Patterns:
         if not spelled:
             return False
         as_digits = numerals(parts(secret))
+        names = _names(secret)
         for form in {tuple(spelled), tuple(numerals(spelled))}:
             compact = "".join(form)
             self._windows |= self._free(_windows(compact, self._size))
-            small = [compact, *_runs(form, self._limits.secret_words)]
+            small = [compact, *_runs(form, self._limits.secret_words), *names]
             self._forbid(string for string in small if len(string) < self._size)
             self._forbid_spelled(compact)
             self._watch_pieces(compact)
@@ -246,6 +251,15 @@ def render(group: Sequence[str]) -> list[str]:
         end -= 1
     parts = [part for word in group[:end] for part in number_parts(word) or ()]
     return [*read(parts), *group[end:]]
+
+
+def _names(secret: str) -> list[str]:
+    """The words of what is written as a name is: `Ana` tells of `Ana van Dijk` by itself, `van` does not."""
+    spelled = [word for word in _BETWEEN_NAMES.split(unicodedata.normalize("NFC", secret)) if word]
+    is_name = 2 <= len(spelled) <= _MOST_NAMES and "".join(spelled).isalpha()
+    if not (is_name and spelled[0][0].isupper() and spelled[-1][0].isupper()):
+        return []
+    return ["".join(words(word)) for word in spelled if len(word) >= _SHORTEST_NAME and word[0].isupper()]
 
 
 def _windows(text: str, size: int) -> set[str]:

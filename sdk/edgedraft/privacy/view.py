@@ -47,7 +47,8 @@ class Views:
         device: What the drafter sees: the whole prompt, or the cloaked one in mode `cloaked`.
         public: What the cloud sees; empty in mode `local`.
         secrets: What was marked as secret, or found by a detector where it is private.
-        private_texts: The private texts, secrets included; empty in every mode but `sealed`.
+        private_texts: The private texts, secrets included; in mode `cloaked` those with a secret, of which the words
+            around it are seen. Empty in the other modes.
         cloak: Restores the answer in mode `cloaked`, else None.
     """
 
@@ -109,7 +110,8 @@ def _cloak(prompt: Prompt, detectors: Detectors, cloak: Cloak) -> Views:
     cloak.learn(Secret(text.whole[span.start : span.end], span.kind) for text, spans in found for span in spans)
     hidden = [cloak.hide(text.whole, spans) for text, spans in found]
     view = _with_texts(prompt, hidden)
-    return Views(Mode.CLOAKED, view, view, tuple(cloak.secrets), cloak=cloak)
+    private = tuple(text.whole for text, spans in found if spans)
+    return Views(Mode.CLOAKED, view, view, tuple(cloak.secrets), private, cloak)
 
 
 def _with_texts(prompt: Prompt, texts: Sequence[str]) -> View:

@@ -55,6 +55,17 @@ def test_six_characters_of_a_secret_are_held_back(said: str):
     assert held(guard, tokens, said)
 
 
+@pytest.mark.parametrize("name", ["Ana", "ana", "ANA", "Ríos", "Berg", "Lee-Ann"])
+def test_no_word_of_a_name_leaves(name: str):
+    guard, tokens = make("Ana Ríos", "Jan van den Berg", "Lee-Ann O'Hara")
+    assert held(guard, tokens, f"It was {name}, of course.")
+
+
+def test_words_that_tell_nothing_of_a_name_or_a_phrase_leave():
+    guard, tokens = make("Jan van den Berg", "The one with the cat", "Flat 4 Elm Road")
+    assert not held(guard, tokens, "A cat of den and van, with an elm and one flat.")
+
+
 def test_all_of_a_secret_from_the_sixth_character_on_stays():
     guard, tokens = make(CARD)
     assert (

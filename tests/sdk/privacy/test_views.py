@@ -4,6 +4,7 @@ import pytest
 
 from edgedraft.errors import ForbiddenMode, InvalidInput, LeakError
 from edgedraft.privacy.detect import Detectors
+from edgedraft.privacy.guard import Guard
 from edgedraft.privacy.policy import Policy
 from edgedraft.privacy.view import WITHHELD, make_views
 from edgedraft.prompt import Message, Mode, Part, Prompt
@@ -46,6 +47,17 @@ def test_secrets_are_what_is_marked_and_what_is_found():
     }
     assert "ann@example.org" not in repr(views)
     assert "blue-7" not in repr(views)
+
+
+def test_cloaked_words_around_a_secret_are_known_to_the_guard():
+    kind = Message.marked("user", "The late [[Zo|person]] was kind to us.")
+    prompt = Prompt((Message("user", "Nothing here."), kind))
+    views = make_views(prompt, Mode.CLOAKED)
+    assert views.private_texts == ("The late Zo was kind to us.",)
+    guard = Guard((), views.private_texts, views.public.text, str.encode)
+    guard.check_text("was kind to us")
+    with pytest.raises(LeakError):
+        guard.check_text("the late zo was kind")
 
 
 @pytest.mark.parametrize(
