@@ -1,34 +1,39 @@
 """When the next step begins: at once, or a moment later, so that drafts that are nearly there go in it too.
 
 A step that begins just before a session's drafts arrive settles one token for it where it could have settled several.
+Waiting costs what the engine could have settled meanwhile. So it waits while what is expected is worth more than that
+(the rule of `StepTimes.row_price`, with time in place of rows).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Final
 
 from edgedraft_cloud.engines.base import SessionId
+from edgedraft_cloud.habits import LATE
 from edgedraft_cloud.session import Session, State
 from edgedraft_cloud.step_times import StepTimes
 
 MOMENT: Final = 0.001
 """Seconds within which frames count as of one moment."""
-PATIENCE: Final = 0.15
-"""Part of the shortest step that may be spent waiting: an eighth of the steps' rate at most, for a draft or more in
-each."""
+PATIENCE: Final = 0.5
+"""Part of the shortest step that may be spent waiting, whatever is expected."""
 
 
 class Gathering:
     """Whom the next step waits for.
 
     Args:
-        times: How long steps take.
+        times: How long steps take, and what they are good for.
     """
 
     def __init__(self, times: StepTimes) -> None:
         self._times = times
+        self._sessions: dict[SessionId, Session] = {}
         self._awaited: set[SessionId] = set()
+        self._until = -math.inf
 
     def ended(self, sessions: Iterable[Session], now: float) -> float:
         """A step has ended.
@@ -40,30 +45,59 @@ class Gathering:
         Returns:
             Seconds until the next one should begin, 0 where there is nobody to wait for.
         """
-        line = self._times.roofline
-        patience = PATIENCE * line.base if line is not None else 0.0
-        self._awaited = {
-            session.id for session in sessions if _rests(session) and session.habits.returns_within(patience, now)
-        }
-        return patience if self._awaited else 0.0
+        self._begin(now)
+        self._sessions |= {session.id: session for session in sessions}
+        return self._decide(now)
 
-    def changed(self, session: Session) -> float | None:
+    def changed(self, session: Session, now: float) -> float | None:
         """Something happened to a session between two steps.
+
+        Args:
+            session: Which.
+            now: The time.
 
         Returns:
             Seconds until the next step should begin; None: when it was to begin anyway.
         """
-        if not self._awaited:
-            return MOMENT
-        if not _rests(session):
-            self._awaited.discard(session.id)
-        return None if self._awaited else MOMENT
+        self._begin(now)
+        self._sessions[session.id] = session
+        self._awaited.discard(session.id)
+        return None if self._awaited else max(MOMENT, self._decide(now))
 
     def begun(self) -> None:
         """The next step has begun."""
+        self._sessions.clear()
         self._awaited.clear()
 
+    def _begin(self, now: float) -> None:
+        """Patience has its end, whatever comes on the way; that of a step with works, not of prompts between them."""
+        if not self._sessions:
+            line = self._times.roofline
+            self._until = now + PATIENCE * line.base if line is not None else now
 
-def _rests(session: Session) -> bool:
-    """Whether it could be in the next step and has no drafts for it."""
-    return session.state is State.PARKED and not session.has_drafts
+    def _decide(self, now: float) -> float:
+        """Wait for those frames that settle most more than the engine would meanwhile; how long at most."""
+        expected = sorted(
+            (frame.seconds, self._worth(session, number, frame.tokens), session.id)
+            for session in self._sessions.values()
+            if session.state is State.PARKED
+            for number, frame in enumerate(session.habits.expected(now))
+            if frame.seconds <= self._until
+        )
+        total = best = wait = 0.0
+        self._awaited = set()
+        for index, (due, worth, _) in enumerate(expected):
+            total += worth
+            if (net := total - self._times.rate * (due - now)) > best:
+                best, wait = net, due - now
+                self._awaited = {session for *_, session in expected[: index + 1]}
+        return min(LATE * wait, self._until - now)
+
+    def _worth(self, session: Session, number: int, tokens: float) -> float:
+        """Tokens that the drafts of an expected frame settle, beyond what the time for their rows would.
+
+        The n-th draft settles a token with probability αⁿ. A second frame stands behind a first one.
+        """
+        price, alpha = self._times.row_price, session.habits.acceptance
+        first = session.tree.pending + 1 + number
+        return sum(max(0.0, alpha**place - price) for place in range(first, first + round(tokens)))

@@ -18,7 +18,7 @@ from edgedraft.errors import InvalidInput, Overloaded, Unauthenticated, Verifier
 from edgedraft.wire import verify_pb2 as pb
 from edgedraft_cloud.admission import check_request, new_session, sampling_of
 from edgedraft_cloud.engines.base import Engine, Outcome, Step, Work
-from edgedraft_cloud.gather import Gathering
+from edgedraft_cloud.gather import MOMENT, Gathering
 from edgedraft_cloud.live import LiveSession, SessionHandle
 from edgedraft_cloud.metrics import Metrics
 from edgedraft_cloud.occupancy import RESTART_AFTER, RETRY_AFTER, Occupancy
@@ -257,7 +257,8 @@ class Orchestrator:
     def _attach(self, live: LiveSession, held: int) -> SessionHandle:
         if live.handle is not None:
             live.handle.fail(VerifierUnavailable("the device has opened another stream for this session"))
-        handle = SessionHandle(live, held, self._planner.window(live.tenant), changed=self._update, closed=self._detach)
+        window = self._planner.window(live.tenant, live.session)
+        handle = SessionHandle(live, held, window, changed=self._update, closed=self._detach)
         self._sessions.attach(live, handle)
         self._update(live)
         return handle
@@ -312,18 +313,18 @@ class Orchestrator:
             live.handle.fail(VerifierUnavailable("the verifier is loading its model; try again", RESTART_AFTER))
         elif live.in_engine:
             self._planner.update(live.session.id)
-            wait = self._gathering.changed(live.session)
-            if wait is not None:
-                self._flush_soon(wait)
+            if not self._under_way and (wait := self._gathering.changed(live.session, time.monotonic())) is not None:
+                self._flush_in(wait)
 
     # ------------------------------------------------------------ steps
 
-    def _flush_soon(self, seconds: float) -> None:
+    def _flush_in(self, seconds: float) -> None:
+        """Begin the next step so much later, unless that is but a moment and it begins before."""
         if self._under_way or not self._supervisor.ready:
             return
         loop = asyncio.get_running_loop()
         if self._flush_at is not None:
-            if self._flush_at.when() <= loop.time() + seconds:
+            if seconds <= MOMENT and self._flush_at.when() <= loop.time() + seconds:
                 return
             self._flush_at.cancel()
         self._flush_at = loop.call_later(seconds, self._steps.guard, self._flush)
@@ -345,7 +346,7 @@ class Orchestrator:
             self._batch = self._engine.submit([part.work for part in parts])
             self._under_way = True
         elif (wait := self._planner.next_refill(now)) is not None:
-            self._flush_soon(wait)
+            self._flush_in(wait)
 
     async def _run(self) -> None:
         """Take steps until the engine is given up or this is cancelled."""
@@ -382,7 +383,7 @@ class Orchestrator:
             self._under_way = False
             wait = self._gathering.ended((live.session for live, *_ in done if live.handle is not None), now)
             if wait:
-                self._flush_soon(wait)
+                self._flush_in(wait)
             else:
                 # At once, so that the engine does not wait for what follows.
                 self._flush()
@@ -416,7 +417,7 @@ class Orchestrator:
             return
         self._planner.settle(session.id, len(outcome.tokens), outcome.judged + 1, now)
         if live.handle is not None:
-            verdict.window = self._planner.window(live.tenant)
+            verdict.window = self._planner.window(live.tenant, session)
             live.handle.tell(verdict)
         self._update(live)
 

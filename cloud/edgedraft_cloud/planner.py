@@ -90,17 +90,19 @@ class Planner:
         else:
             self._queue.discard(session)
 
-    def window(self, tenant: Tenant) -> int:
+    def window(self, tenant: Tenant, session: Session) -> int:
         """Unverified tokens that a session of a tenant may have in flight now.
 
-        Tenants share what the coming steps hold, `1 + QUEUE_SHARE` of them, by weight; so do the sessions of each that
-        draft. What a tenant cannot use, since its sessions have the largest window already, is the others'.
+        No more than steps will take of it until it can answer a verdict: what it drafts beyond is not likely to be
+        right, and costs its battery. And tenants share what the coming steps hold, `1 + QUEUE_SHARE` of them, by
+        weight; so do the sessions of each that draft. What a tenant cannot use, since its sessions have the largest
+        window already, is the others'.
         """
         share = self._shares.get(tenant.name)
         if share is None:  # it has not drafted yet
             total = tenant.weight + sum(self._weights.values())
             share = self._times.room * (1 + QUEUE_SHARE) * tenant.weight / total
-        return max(1, min(self._max_window, int(share)))
+        return max(1, min(self._max_window, int(share), self._use(session)))
 
     def plan(self, now: float) -> list[Part]:
         """The next step; empty where nobody has anything to do, or those who have are over their rate."""
@@ -191,6 +193,13 @@ class Planner:
         if price <= 0:
             return self._max_window
         return max(1, int(math.log(min(price, 1.0)) / math.log(session.habits.acceptance)))
+
+    def _use(self, session: Session) -> int:
+        """Drafts of a session that steps will take: those of the one under way, of the next, and of any until then."""
+        line = self._times.roofline
+        if session.limits.may_give or line is None:
+            return self._max_window  # given tokens are worth their rows in any case
+        return math.ceil((self._worth(session) + 1) * (2 + session.habits.back / line.base))
 
     def _fill(self, lane: int, room: int, now: float) -> Iterable[Part]:
         """Take sessions from a lane while there is room for one; drafts need two rows at least."""

@@ -231,7 +231,7 @@ class Session:
         if not self.tree.pending:
             self._waiting_since = None
         elif received.fresh:
-            self.habits.returned(now)
+            self.habits.came(received.fresh, now)
             if self._waiting_since is None or received.cut is not None:
                 self._waiting_since = now
         # A device that overrules a verdict passes over those that were on their way to it, also where its token was
@@ -278,6 +278,7 @@ class Session:
         # The step puts one token after the chain, so a chain that fills the room would be one too many.
         chain = self.tree.chain(min(self.limits.frames.max_block, self._left - 1, rows - 1), drafts)
         self._move(State.WORKING)
+        self.habits.taken()
         given = tuple(node.given for node in chain)
         self._work = Work(self.id, tuple(node.token for node in chain), given if any(given) else ())
         return self._work

@@ -50,6 +50,9 @@ class StepTimes:
     Args:
         most_rows: Rows that the engine takes in one step; the room is never larger.
         fixed: The room, if it is set and not measured.
+
+    Attributes:
+        rate: Tokens a second that steps settle, all sessions together; 0 before the first.
     """
 
     def __init__(self, most_rows: int, fixed: int | None = None) -> None:
@@ -58,7 +61,7 @@ class StepTimes:
         self._points: dict[int, tuple[float, float]] = {}
         self._fit: Roofline | None = None
         self._rows = 0.0
-        self._rate = 0.0
+        self.rate = 0.0
 
     def observe(self, rows: int, seconds: float) -> None:
         """Take in a step that read no prompt.
@@ -90,9 +93,9 @@ class StepTimes:
         """
         if seconds <= 0:
             return
-        memory = _MEMORY if self._rate else 0.0
+        memory = _MEMORY if self.rate else 0.0
         self._rows = memory * self._rows + (1 - memory) * rows
-        self._rate = memory * self._rate + (1 - memory) * tokens / seconds
+        self.rate = memory * self.rate + (1 - memory) * tokens / seconds
 
     @property
     def row_price(self) -> float:
@@ -102,7 +105,7 @@ class StepTimes:
         sums, tokens and seconds here, is where each part earns that very ratio). Rows below the knee are free.
         """
         line = self.roofline
-        return 0.0 if line is None or self._rows <= line.knee else line.slope * self._rate
+        return 0.0 if line is None or self._rows <= line.knee else line.slope * self.rate
 
     @property
     def roofline(self) -> Roofline | None:

@@ -45,28 +45,60 @@ def test_steps_without_drafts_say_nothing():
     assert habits.acceptance == before
 
 
-def test_a_session_is_expected_as_soon_as_it_used_to_return():
+def test_frames_are_expected_as_they_used_to_come():
     habits = Habits()
     for start in range(20):
         habits.parted(float(start))
-        habits.returned(start + 0.25)
+        habits.came(1, start + 0.2)
+        habits.came(4, start + 0.25)
+        habits.came(4, start + 0.30)
+        habits.taken()
     habits.parted(100.0)
-    assert habits.returns_within(0.3, 100.0)
-    assert not habits.returns_within(0.2, 100.0)
+    assert habits.back == pytest.approx(0.2)
+    assert frames(habits, 100.0) == [(100.2, 1), (100.25, 4)]
+    assert frames(habits, 100.22) == [(100.22, 1), (100.27, 4)], "any moment now"
+    assert habits.expected(100.31) == [], "it is late"
+    habits.came(1, 100.31)
+    assert frames(habits, 100.31) == [(100.36, 4)]
 
 
-def test_a_session_that_is_late_is_expected_no_more():
+def test_nothing_is_expected_of_whom_nothing_is_known():
+    habits = Habits()
+    assert habits.expected(0.0) == []
+    habits.parted(0.0)
+    assert habits.expected(0.0) == []
+    habits.came(1, 0.1)
+    assert habits.expected(0.1) == []
+    assert Habits().back == 0.0
+
+
+def test_what_comes_while_a_step_is_under_way_says_nothing():
     habits = Habits()
     habits.parted(0.0)
-    assert habits.returns_within(0.3, 0.1)  # nothing is known of it yet
-    assert not habits.returns_within(0.3, 0.4)
-    habits.parted(0.5)  # the cloud went on by itself: it is the first verdict that the device answers
-    assert not habits.returns_within(0.3, 0.5)
+    habits.came(1, 0.1)
+    habits.taken()
+    habits.came(1, 0.5)
+    assert habits.back == pytest.approx(0.1)
+    assert habits.expected(0.5) == []
 
 
-def test_a_session_whose_drafts_are_there_is_not_expected():
+def test_a_device_answers_the_first_verdict_though_the_cloud_goes_on_by_itself():
     habits = Habits()
-    assert not habits.returns_within(1.0, 0.0)
+    for now in (0.0, 0.1, 0.2):
+        habits.parted(now)
+        habits.taken()
+    habits.came(1, 0.3)
+    assert habits.back == pytest.approx(0.3)
+
+
+def test_a_verdict_that_leaves_no_drafts_of_those_that_came_meanwhile_begins_anew():
+    habits = Habits()
     habits.parted(0.0)
-    habits.returned(0.1)
-    assert not habits.returns_within(1.0, 0.2)
+    habits.taken()  # the cloud goes on by itself
+    habits.came(1, 0.1)  # in vain: the target puts another token there
+    habits.parted(0.5)
+    assert frames(habits, 0.5) == [(0.6, 1)]
+
+
+def frames(habits: Habits, now: float) -> list[tuple[float, float]]:
+    return [(round(frame.seconds, 6), round(frame.tokens, 6)) for frame in habits.expected(now)]

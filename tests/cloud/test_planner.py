@@ -261,7 +261,7 @@ def test_windows_are_what_the_coming_steps_hold_by_weight_and_never_nothing(room
             house.join(f"{tenant.name}-{number}", tenant)
             house.draft(f"{tenant.name}-{number}", 4)
     house.plan()
-    granted = [house.planner.window(tenant) for tenant in tenants]
+    granted = [house.planner.window(tenant, house.sessions[f"{tenant.name}-0"]) for tenant in tenants]
     assert all(1 <= window <= WINDOW for window in granted)
     total = room * (1 + QUEUE_SHARE)
     used = sum(window * sessions for window, (_, sessions) in zip(granted, crowds, strict=True) if window > 1)
@@ -272,7 +272,9 @@ def test_windows_are_what_the_coming_steps_hold_by_weight_and_never_nothing(room
 
 
 def test_an_empty_house_grants_all():
-    assert House(1000).planner.window(ACME) == WINDOW
+    house = House(1000)
+    house.join("one", ACME)
+    assert house.planner.window(ACME, house.sessions["one"]) == WINDOW
 
 
 def test_a_session_gets_the_rows_that_its_drafts_are_worth():

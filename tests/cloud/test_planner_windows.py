@@ -1,5 +1,7 @@
 """Windows: tenants share what the coming steps hold by weight, however many sessions each has."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from edgedraft_cloud.engines.base import Work
@@ -17,6 +19,7 @@ class Drafting:
     def __init__(self, name: str, chain: int = 3) -> None:
         self.id = name
         self.chain = chain
+        self.limits = SimpleNamespace(may_give=False)
 
     def next_work(self, rows: int, drafts: int) -> Work:
         return Work(self.id, (1,) * min(self.chain, rows - 1))
@@ -33,7 +36,7 @@ def windows(room: int, *crowds: tuple[Tenant, int]) -> list[int]:
             planner.join(session, tenant, background=False)
             planner.update(session.id)
     planner.plan(0.0)
-    return [planner.window(tenant) for tenant, _ in crowds]
+    return [planner.window(tenant, Drafting("any")) for tenant, _ in crowds]
 
 
 def test_sessions_of_one_tenant_share_two_steps():
@@ -55,7 +58,21 @@ def test_what_a_tenant_cannot_use_is_the_others():
 @pytest.mark.parametrize("weight", [1.0, 3.0])
 def test_a_tenant_that_has_not_drafted_yet_gets_what_it_would(weight):
     planner = Planner(StepTimes(4096, 8), 32)
-    assert planner.window(Tenant("new", weight=weight)) == 16
+    assert planner.window(Tenant("new", weight=weight), Drafting("any")) == 16
+
+
+@pytest.mark.parametrize(("alpha", "back", "window"), [(0.5, 0.0, 4), (0.5, 0.1, 6), (0.9, 0.0, 16), (0.5, 9.0, 32)])
+def test_a_window_holds_what_steps_will_take_until_a_verdict_is_answered(alpha, back, window):
+    times = StepTimes(4096, 4096)
+    for rows in (1, 2, 4, 8, 16, 32):
+        times.observe(rows, 0.1 + 0.01 * rows)
+    times.earned(32, 20, 0.42)  # a row takes the time for 0.476 tokens
+    session = Drafting("any")
+    session.habits = SimpleNamespace(acceptance=alpha, back=back)
+    planner = Planner(times, 32)
+    assert planner.window(Tenant("a"), session) == window
+    session.limits.may_give = True
+    assert planner.window(Tenant("a"), session) == 32
 
 
 def test_who_drafts_nothing_right_does_not_get_the_house_for_it():

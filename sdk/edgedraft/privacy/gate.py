@@ -25,7 +25,7 @@ class DecisionRule:
         InvalidInput: A value is out of range.
     """
 
-    theta: float = 0.4
+    theta: float = 0.6
     cut: float = 0.1
 
     def __post_init__(self) -> None:

@@ -171,7 +171,7 @@ RULE_SETS: Final[Mapping[str, tuple[Rule, ...]]] = {
 }
 """What is compared, by a name for each set."""
 
-DEFAULT_RULE: Final = Rule("variation", 0.4, cut=0.1)
+DEFAULT_RULE: Final = Rule("variation", 0.6, cut=0.1)
 """The rule of mode `sealed`; `edgedraft.privacy.gate.DecisionRule` has the same defaults."""
 
 
