@@ -21,6 +21,7 @@ from edgedraft_cloud.engines.trace import ANY_PROMPT
 ALPHA: Final = 0.8
 _MEGA: Final = 2**20
 _FLOOD: Final = 40
+_COMPANY: Final = 24
 
 
 async def gateway_cost(suite: Suite) -> list[Row]:
@@ -95,21 +96,22 @@ async def _isolation(suite: Suite, what: str, limits: str) -> list[Row]:
     with file.open("a", encoding="utf-8") as text:
         text.write(f"[tenants.flood]\n{limits or 'max_sessions = 4096'}\n")
     # Flat: rows of others cost a step nothing, so what shows is the queue. The calm one asks for less than its share,
-    # and usual company keeps the steps coming in all windows: on an idle engine no block waits for a step to end. Steps
-    # are long, so that what this machine needs for devices and verifier together hardly shows beside them.
+    # and usual company keeps one step following another in all windows: where the engine rests between them, a block
+    # is lucky that meets no step under way. Steps are long, so that what this machine needs for devices and verifier
+    # together hardly shows beside them, and no multiple of what a device takes for a block.
     flags = ("--max-sessions", "256", "--verify-ms", "400", "--step-tokens", "96", "--run-ahead", "0")
     async with (
         suite.verifier("trace", ANY_PROMPT, *flags, "--tenants", str(file)) as verifier,
         AsyncExitStack() as stack,
     ):
-        usual = Pace(draft_seconds=0.1, max_tokens=4096)
+        usual = Pace(draft_seconds=0.07, max_tokens=4096)
         calm, company, flood = (
             Crowd(verifier.address, suite.devices(name, devices), AnyMaterial(ALPHA), pace, samples)
             for name, devices, pace in (("calm", 4, usual), ("company", 8, usual), ("flood", 8, Pace(0.02, 4096)))
         )
         for entered in (calm, company, flood, lag):
             await stack.enter_async_context(entered)
-        await _begin(suite, company, 8)
+        await _begin(suite, company, _COMPANY)
         await _begin(suite, calm, 4)
         await flood.connect()
         for turn in range(2 * turns):

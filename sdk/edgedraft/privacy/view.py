@@ -86,12 +86,12 @@ def make_views(prompt: Prompt, mode: Mode, *, detectors: Detectors | None = None
 
 def _seal(prompt: Prompt, whole: View, detectors: Detectors) -> Views:
     texts = [_Text.of(prompt, index) for index in range(len(prompt.messages) or 1)]
-    secrets: dict[Secret, None] = {}  # a set that keeps its order
+    marked = [secret for text in texts for secret in text.marked]
+    found = [secret for text in texts for secret in text.found(detectors)]
+    secrets = dict.fromkeys(marked + found)  # a set that keeps its order
+    sure = marked + [secret for secret in found if not _may_be_a_word(secret)]
     for text in texts:
-        secrets |= dict.fromkeys(text.marked)
-        secrets |= dict.fromkeys(text.found(detectors))
-    for text in texts:
-        text.check_public(secrets)
+        text.check_public(sure)
     public = [text.public for text in texts]
     return Views(
         Mode.SEALED,
@@ -200,6 +200,11 @@ class _Text:
             f"{self._place}, characters {start} to {end} of its public text",
             "make that part private",
         )
+
+
+def _may_be_a_word(secret: Secret) -> bool:
+    """Whether what a detector takes for a name may be a word like any other, which public text is free to say."""
+    return secret.kind == "PERSON" and len(secret.text.split()) == 1
 
 
 def _kind(part: Part) -> str:

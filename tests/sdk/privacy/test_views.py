@@ -1,5 +1,7 @@
 """What each side sees of a prompt in each mode, and what may not stand in public text."""
 
+import re
+
 import pytest
 
 from edgedraft.errors import ForbiddenMode, InvalidInput, LeakError
@@ -58,6 +60,21 @@ def test_cloaked_words_around_a_secret_are_known_to_the_guard():
     guard.check_text("was kind to us")
     with pytest.raises(LeakError):
         guard.check_text("the late zo was kind")
+
+
+def test_a_word_that_a_detector_takes_for_a_name_may_stand_in_public_text():
+    for private in ("Thank you, dear Rose.", "Rose Miller wrote."):
+        detectors = Detectors(
+            [("PERSON", lambda text: [match.span() for match in re.finditer("Rose( Miller)?", text)])]
+        )
+        prompt = Prompt(public="Say it with a rose.", private=private)
+        views = make_views(prompt, Mode.SEALED, detectors=detectors)
+        assert [secret.text for secret in views.secrets] == re.findall("Rose(?: Miller)?", private)
+        assert "rose" in views.public.text
+    with pytest.raises(LeakError):
+        make_views(Prompt.marked("A rose for [[Rose|person]]"), Mode.SEALED, detectors=detectors)
+    with pytest.raises(LeakError):
+        make_views(Prompt(public="To rose miller", private=private), Mode.SEALED, detectors=detectors)
 
 
 @pytest.mark.parametrize(
