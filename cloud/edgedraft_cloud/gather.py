@@ -7,12 +7,12 @@ Waiting costs what the engine could have settled meanwhile. So it waits while wh
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Final
 
 from edgedraft_cloud.engines.base import SessionId
 from edgedraft_cloud.habits import LATE
+from edgedraft_cloud.planner import Planner
 from edgedraft_cloud.session import Session, State
 from edgedraft_cloud.step_times import StepTimes
 
@@ -20,6 +20,8 @@ MOMENT: Final = 0.001
 """Seconds within which frames count as of one moment."""
 PATIENCE: Final = 0.5
 """Part of the shortest step that may be spent waiting, whatever is expected."""
+COURTESY: Final = 0.2
+"""The same where drafts of others are there: it delays their verdicts."""
 
 
 class Gathering:
@@ -27,13 +29,15 @@ class Gathering:
 
     Args:
         times: How long steps take, and what they are good for.
+        planner: Knows what waits for the next one.
     """
 
-    def __init__(self, times: StepTimes) -> None:
+    def __init__(self, times: StepTimes, planner: Planner) -> None:
         self._times = times
+        self._planner = planner
         self._sessions: dict[SessionId, Session] = {}
         self._awaited: set[SessionId] = set()
-        self._until = -math.inf
+        self._since = 0.0
 
     def ended(self, sessions: Iterable[Session], now: float) -> float:
         """A step has ended.
@@ -70,28 +74,31 @@ class Gathering:
         self._awaited.clear()
 
     def _begin(self, now: float) -> None:
-        """Patience has its end, whatever comes on the way; that of a step with works, not of prompts between them."""
+        """The last step has ended; one that only read prompts while others are waited for does not count."""
         if not self._sessions:
-            line = self._times.roofline
-            self._until = now + PATIENCE * line.base if line is not None else now
+            self._since = now
 
     def _decide(self, now: float) -> float:
         """Wait for those frames that settle most more than the engine would meanwhile; how long at most."""
+        line = self._times.roofline
+        self._awaited = set()
+        if line is None or self._planner.is_full:
+            return 0.0
+        until = self._since + line.base * (COURTESY if self._planner.drafts_wait else PATIENCE)
         expected = sorted(
             (frame.seconds, self._worth(session, number, frame.tokens), session.id)
             for session in self._sessions.values()
             if session.state is State.PARKED
             for number, frame in enumerate(session.habits.expected(now))
-            if frame.seconds <= self._until
+            if frame.seconds <= until
         )
         total = best = wait = 0.0
-        self._awaited = set()
         for index, (due, worth, _) in enumerate(expected):
             total += worth
             if (net := total - self._times.rate * (due - now)) > best:
                 best, wait = net, due - now
                 self._awaited = {session for *_, session in expected[: index + 1]}
-        return min(LATE * wait, self._until - now)
+        return max(0.0, min(LATE * wait, until - now))
 
     def _worth(self, session: Session, number: int, tokens: float) -> float:
         """Tokens that the drafts of an expected frame settle, beyond what the time for their rows would.

@@ -97,7 +97,7 @@ class Orchestrator:
         self._times = StepTimes(most_rows(info), room)
         self._supervisor = Supervisor(engine, self._metrics, self._times if room is None else None)
         self._planner = Planner(self._times, window)
-        self._gathering = Gathering(self._times)
+        self._gathering = Gathering(self._times, self._planner)
         self._occupancy = Occupancy(engine, self._planner)
         self._sessions = Registry()
         self._batch = 0

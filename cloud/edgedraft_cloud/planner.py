@@ -65,6 +65,17 @@ class Planner:
         self._buckets: dict[str, TokenBucket | None] = {}
         self._weights: dict[str, float] = {}
         self._shares: dict[str, float] = {}
+        self._rows_each = 2.0  # of a session that drafts, in the last step
+
+    @property
+    def drafts_wait(self) -> bool:
+        """Whether there are drafts for the next step."""
+        return self._queue.waiting(_DRAFTING) > 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are drafts for all of the next step, going by what each session had in the last one."""
+        return self._queue.waiting(_DRAFTING) * self._rows_each >= self._times.room
 
     def join(self, session: Session, tenant: Tenant, *, background: bool) -> None:
         """Make a session known; one that is may join again."""
@@ -109,7 +120,9 @@ class Planner:
         room = self._times.room
         parts = list(self._fill(_DRAFTING, room, now))
         self._share(Counter(self._members[part.work.session].tenant.name for part in parts))
-        room -= sum(len(part.work.tokens) + 1 for part in parts)
+        rows = sum(len(part.work.tokens) + 1 for part in parts)
+        self._rows_each = rows / len(parts) if parts else self._rows_each
+        room -= rows
         # Drafts that still wait have no room, or are over their rate; only the latter leave some to others.
         if room > 1 or not self._queue.waiting(_DRAFTING):
             parts += self._fill(_DECODING, room, now)

@@ -5,10 +5,12 @@ import pytest
 from edgedraft.wire import FrameLimits
 from edgedraft.wire import verify_pb2 as pb
 from edgedraft_cloud.engines.base import Outcome
-from edgedraft_cloud.gather import MOMENT, PATIENCE, Gathering
+from edgedraft_cloud.gather import COURTESY, MOMENT, PATIENCE, Gathering
 from edgedraft_cloud.habits import LATE
+from edgedraft_cloud.planner import Planner
 from edgedraft_cloud.session import Session, SessionLimits
 from edgedraft_cloud.step_times import StepTimes
+from edgedraft_cloud.tenants import Tenant
 
 LIMITS = SessionLimits(
     frames=FrameLimits(vocab_size=1000, context_length=10**6, max_block=8),
@@ -30,8 +32,13 @@ def times() -> StepTimes:
 
 
 @pytest.fixture
-def gathering(times) -> Gathering:
-    return Gathering(times)
+def planner(times) -> Planner:
+    return Planner(times, 32)
+
+
+@pytest.fixture
+def gathering(times, planner) -> Gathering:
+    return Gathering(times, planner)
 
 
 def session(name: str, returns_after: float, alpha: float = 0.8) -> Session:
@@ -154,4 +161,20 @@ def test_what_began_has_nobody_left_to_wait_for(gathering):
 
 
 def test_without_a_measured_step_there_is_no_patience():
-    assert Gathering(StepTimes(64)).ended([session("near", 0.001)], 0.003) == 0.0
+    times = StepTimes(64)
+    assert Gathering(times, Planner(times, 32)).ended([session("near", 0.001)], 0.003) == 0.0
+
+
+def test_a_full_step_waits_for_nobody_and_one_with_drafts_not_for_long(gathering, planner):
+    near, other = session("near", 0.01), session("other", 1.0)
+    later = session("later", 1.2 * COURTESY * STEP)
+    assert gathering.ended([later], 3.6 * COURTESY * STEP) > 0
+    gathering.begun()
+    crowd = [other, *(session(f"{number}", 1.0) for number in range(31))]
+    for count, each in enumerate(crowd, 1):
+        draft(each, 9.0)
+        planner.join(each, Tenant("t"), background=False)
+        planner.update(each.id)
+        assert gathering.ended([later], 3.6 * COURTESY * STEP) == 0.0
+        assert (gathering.ended([near], 0.03) > 0) == (2 * count < 64)
+        gathering.begun()

@@ -147,7 +147,7 @@ def verifier(
     prompts: PromptsOption = DEFAULT_PROMPTS,
     pair: Annotated[str | None, typer.Option(help="Pair of `edgedraft models list`. [the default pair]")] = None,
     limit: Annotated[int, typer.Option(help="Take so many prompts, evenly spread over the file.")] = 16,
-    tokens: Annotated[int, typer.Option(help="Tokens of an answer.")] = 64,
+    tokens: Annotated[int, typer.Option(help="Tokens of an answer.")] = 128,
     draft_ms: Annotated[float, typer.Option(help="Time of a step of each device's drafter.")] = 10.0,
     registry: RegistryOption = None,
     source: SourceOption = None,
