@@ -7,7 +7,7 @@ Waiting costs what the engine could have settled meanwhile. So it waits while wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from edgedraft_cloud.engines.base import SessionId
@@ -85,12 +85,12 @@ class Gathering:
         if line is None or self._planner.is_full:
             return 0.0
         until = self._since + line.base * (COURTESY if self._planner.drafts_wait else PATIENCE)
+        sessions = [session for session in self._sessions.values() if session.state is State.PARKED]
         expected = sorted(
-            (frame.seconds, self._worth(session, number, frame.tokens), session.id)
-            for session in self._sessions.values()
-            if session.state is State.PARKED
-            for number, frame in enumerate(session.habits.expected(now))
-            if frame.seconds <= until
+            (due, worth, session.id)
+            for session in sessions
+            for due, worth in self._expected(session, now)
+            if due <= until
         )
         total = best = wait = 0.0
         for index, (due, worth, _) in enumerate(expected):
@@ -100,11 +100,14 @@ class Gathering:
                 self._awaited = {session for *_, session in expected[: index + 1]}
         return max(0.0, min(LATE * wait, until - now))
 
-    def _worth(self, session: Session, number: int, tokens: float) -> float:
-        """Tokens that the drafts of an expected frame settle, beyond what the time for their rows would.
+    def _expected(self, session: Session, now: float) -> Iterator[tuple[float, float]]:
+        """When a session's next frames are due, and how many tokens they settle beyond what their rows' time would.
 
-        The n-th draft settles a token with probability αⁿ. A second frame stands behind a first one.
+        The n-th draft settles a token with probability αⁿ.
         """
         price, alpha = self._times.row_price, session.habits.acceptance
-        first = session.tree.pending + 1 + number
-        return sum(max(0.0, alpha**place - price) for place in range(first, first + round(tokens)))
+        place = session.tree.pending + 1
+        for frame in session.habits.expected(now):
+            end = place + round(frame.tokens)
+            yield frame.seconds, sum(max(0.0, alpha**each - price) for each in range(place, end))
+            place = end
