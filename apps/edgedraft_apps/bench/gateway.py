@@ -21,6 +21,7 @@ from edgedraft_cloud.engines.trace import ANY_PROMPT
 ALPHA: Final = 0.8
 _MEGA: Final = 2**20
 _FLOOD: Final = 40
+_CALM: Final = 8
 _COMPANY: Final = 24
 
 
@@ -99,7 +100,7 @@ async def _isolation(suite: Suite, what: str, limits: str) -> list[Row]:
     # and usual company keeps one step following another in all windows: where the engine rests between them, a block
     # is lucky that meets no step under way. Steps are long, so that what this machine needs for devices and verifier
     # together hardly shows beside them, and no multiple of what a device takes for a block.
-    flags = ("--max-sessions", "256", "--verify-ms", "400", "--step-tokens", "96", "--run-ahead", "0")
+    flags = ("--max-sessions", "256", "--verify-ms", "400", "--step-tokens", "192", "--run-ahead", "0")
     async with (
         suite.verifier("trace", ANY_PROMPT, *flags, "--tenants", str(file)) as verifier,
         AsyncExitStack() as stack,
@@ -107,17 +108,17 @@ async def _isolation(suite: Suite, what: str, limits: str) -> list[Row]:
         usual = Pace(draft_seconds=0.07, max_tokens=4096)
         calm, company, flood = (
             Crowd(verifier.address, suite.devices(name, devices), AnyMaterial(ALPHA), pace, samples)
-            for name, devices, pace in (("calm", 4, usual), ("company", 8, usual), ("flood", 8, Pace(0.02, 4096)))
+            for name, devices, pace in (("calm", _CALM, usual), ("company", 8, usual), ("flood", 8, Pace(0.02, 4096)))
         )
         for entered in (calm, company, flood, lag):
             await stack.enter_async_context(entered)
         await _begin(suite, company, _COMPANY)
-        await _begin(suite, calm, 4)
+        await _begin(suite, calm, _CALM)
         await flood.connect()
         for turn in range(2 * turns):
             if turn % 2:
                 flood.start(_FLOOD)
-            await asyncio.sleep(1.0)  # the change itself is no part of either
+            await asyncio.sleep(3.0)  # the change itself is no part of either
             start = time.monotonic()
             await wait(f"{what}, window {turn + 1} of {2 * turns}", window, suite.progress)
             end = time.monotonic()
@@ -127,10 +128,10 @@ async def _isolation(suite: Suite, what: str, limits: str) -> list[Row]:
                 delays.extend(lag.between(start, end))
             await flood.stop()
     without, under, own = (percentile(values, 0.99) for values in (quiet, loud, delays))
-    case = f"4 sessions beside {what}"
+    case = f"{_CALM} sessions beside {what}"
     return [
         Row.at_most("growth of p99 verdict time", case, under / without - 1, 0.10),
-        Row("p99 verdict time", "4 sessions in usual company", without * 1000, "ms"),
+        Row("p99 verdict time", f"{_CALM} sessions in usual company", without * 1000, "ms"),
         Row("p99 verdict time", case, under * 1000, "ms"),
         Row("delay of the load tool itself p99", case, own * 1000, "ms"),
         Row("sessions refused", case, flood.refused),

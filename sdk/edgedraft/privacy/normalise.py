@@ -31,6 +31,17 @@ _LOOK_ALIKES: Final = dict(
         strict=True,
     )
 )
+_ASCII: Final = [chr(code) for code in range(128)]
+_ASCII_COMPACT: Final = {ord(char): char.lower() if char.isalnum() else None for char in _ASCII}
+_ASCII_SHAPES: Final = {
+    ord(char): _UPPER if char.isupper() else _LOWER if char.islower() else _DIGIT if char.isdigit() else GAP
+    for char in _ASCII
+}
+_ASCII_STARTS: Final = re.compile(
+    f"(?<={GAP})[{_UPPER}{_LOWER}{_DIGIT}]"
+    f"|(?<=[{_UPPER}{_LOWER}]){_DIGIT}|(?<={_DIGIT})[{_UPPER}{_LOWER}]|(?<={_LOWER}){_UPPER}"
+)
+_SHAPES_INSIDE: Final = {ord(_UPPER): INSIDE, ord(_LOWER): INSIDE, ord(_DIGIT): INSIDE, ord(GAP): None}
 _LETTER_NAME: Final = re.compile(
     r"(?:LATIN|NEGATIVE|REGIONAL|CROSSED|SQUARED|CIRCLED)\b.*\bLETTER (?:SMALL CAPITAL )?([A-Z])(?: WITH .*)?"
 )
@@ -77,6 +88,17 @@ def starts_word(before: str, shape: str) -> bool:
 
 def squeeze(text: str) -> Piece:
     """A text in compact form, as if it stood in the middle of a word."""
+    return _squeeze_ascii(text) if text.isascii() else _squeeze_any(text)
+
+
+def _squeeze_ascii(text: str) -> Piece:
+    """The same without a step for each character, for what most texts are."""
+    shapes = text.translate(_ASCII_SHAPES)
+    bounds = _ASCII_STARTS.sub(START, shapes).translate(_SHAPES_INSIDE)
+    return Piece(text.translate(_ASCII_COMPACT), bounds, shapes[:1], shapes[-1:])
+
+
+def _squeeze_any(text: str) -> Piece:
     chars: list[str] = []
     bounds: list[str] = []
     first = last = ""

@@ -186,7 +186,7 @@ class Patterns:
         # Almost always nothing is found, so all candidates are looked up at once and taken apart only where one is.
         size, length = self._size, len(text)
         ends = range(start + 1, length + 1)
-        forbidden = not self._windows.isdisjoint([text[end - size : end] for end in ends])
+        forbidden = bool(self._windows) and not self._windows.isdisjoint([text[end - size : end] for end in ends])
         if not self._lengths.keys().isdisjoint([text[end - _KEY : end] for end in ends]):
             forbidden = forbidden or any(
                 text[end - run : end] in self._long
@@ -194,16 +194,16 @@ class Patterns:
                 for run in self._lengths.get(text[end - _KEY : end], ())
             )
         shares: set[Share] = set()
+        if not self._at_starts:
+            return forbidden, shares
         pieces = [text[end - _DIGITS_ANYWHERE : end] for end in ends]
         if not self._pieces.keys().isdisjoint(pieces):
             shares.update(share for piece in pieces if not piece.isalpha() for share in self._pieces.get(piece, ()))
-        heads = [
-            text[first : first + run]
-            for first in range(start + 1 - _KEY, length)
-            if bounds[first] == START
-            for run in self._at_starts
-            if start < first + run <= length
-        ]
+        heads = []
+        first = bounds.find(START, start + 1 - _KEY)
+        while first >= 0:
+            heads += [text[first : first + run] for run in self._at_starts if start < first + run <= length]
+            first = bounds.find(START, first + 1)
         if not self._pieces.keys().isdisjoint(heads):
             shares.update(share for head in heads for share in self._pieces.get(head, ()))
         if not self._short.isdisjoint(heads):

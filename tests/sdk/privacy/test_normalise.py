@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgedraft.privacy.normalise import GAP, INSIDE, START, parts, squeeze, words
+from edgedraft.privacy.normalise import GAP, INSIDE, START, _squeeze_any, parts, squeeze, words
 
 
 @pytest.mark.parametrize(
@@ -52,3 +52,8 @@ def test_compact_text_stays_as_it_is(text: str):
 @given(st.text(max_size=20), st.text(max_size=20))
 def test_two_texts_squeeze_like_one(one: str, other: str):
     assert squeeze(one + other).text == squeeze(one).text + squeeze(other).text
+
+
+@given(st.text(st.characters(codec="ascii"), max_size=40))
+def test_plain_ascii_squeezes_the_fast_way_as_it_does_the_slow_way(text: str):
+    assert squeeze(text) == _squeeze_any(text)
