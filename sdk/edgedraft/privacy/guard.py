@@ -24,7 +24,7 @@ from typing import Final
 from edgedraft.errors import InvalidInput, LeakError
 from edgedraft.privacy.normalise import GAP, squeeze
 from edgedraft.privacy.patterns import GuardLimits, Patterns
-from edgedraft.privacy.reading import NOTHING, Found, Reading, contains, interrupted, is_torn, parted, read
+from edgedraft.privacy.reading import NOT_FOUND, NOTHING, Found, Reading, contains, interrupted, is_torn, parted, read
 
 __all__ = ["Guard", "GuardLimits", "GuardSession", "Trail", "placeholder_token"]
 
@@ -107,7 +107,7 @@ class Guard:
 
     def root(self) -> Trail:
         """The path before the first generated token."""
-        trail = Trail(None, 0, NOTHING, Found(False, frozenset()), known=True)
+        trail = Trail(None, 0, NOTHING, NOT_FOUND, known=True)
         trail._wire = NOTHING
         return trail
 
@@ -126,14 +126,16 @@ class Guard:
         after = Trail(trail, token, reading, found, known=known)
         return after, after.held
 
-    def _read(self, reading: Reading, token: int, trail: Trail | None) -> tuple[Reading, Found]:
+    def _read(self, reading: Reading, data: bytes, trail: Trail | None) -> tuple[Reading, Found]:
         """Read a token in another view; most views are one and the same most of the time."""
         if trail is not None and reading == trail._before:
             return trail._reading, trail._found
-        return read(reading, self._token_bytes(token), self._patterns)
+        return read(reading, data, self._patterns)
 
-    def _spend(self, found: set[Found]) -> bool:
+    def _spend(self, found: Sequence[Found]) -> bool:
         """Count the pieces of secrets that are about to leave; False, and nothing counted, if they must not."""
+        if all(each is NOT_FOUND for each in found):
+            return True
         if any(each.forbidden for each in found):
             return False
         spent: dict[int, int] = {}
@@ -196,19 +198,20 @@ class GuardSession:
         sent, everything = self._sent, guard._everything
         if before is None or before is not self._last:
             sent, everything = parted(sent), parted(everything)
-        sent, found_sent = guard._read(sent, token, trail)
-        everything, found_everything = guard._read(everything, token, trail)
-        found = {found_sent, found_everything}
+        data = guard._token_bytes(token)
+        sent, found_sent = guard._read(sent, data, trail)
+        everything, found_everything = guard._read(everything, data, trail)
+        found = [found_sent, found_everything]
         wire: Reading | None = None
         torn = False
         if trail is not None:
-            found.add(trail._found)
+            found.append(trail._found)
             if trail._wire is None and before is not None:
-                wire = _wire_of(before, guard)
+                wire = before._wire if before._wire is not None else _wire_of(before, guard)
                 # Half a character says nothing to the target, and the placeholder between the halves hides nothing.
-                torn = is_torn(wire, guard._token_bytes(token))
-                wire, found_wire = guard._read(wire, token, trail)
-                found.add(found_wire)
+                torn = is_torn(wire, data)
+                wire, found_wire = guard._read(wire, data, trail)
+                found.append(found_wire)
         if torn or not guard._spend(found):
             if trail is not None:
                 trail.held = True
@@ -231,7 +234,7 @@ def _wire_of(trail: Trail, guard: Guard) -> Reading:
         if node.held and not node._known:
             reading = interrupted(reading)
         else:
-            reading, _ = guard._read(reading, node._token, node)
+            reading, _ = guard._read(reading, guard._token_bytes(node._token), node)
         node._wire, node._parent = reading, None
     return reading
 
