@@ -132,6 +132,14 @@ async def test_frames_have_the_usual_sizes_where_the_mode_withholds_something():
 # ---------------------------------------------------------------- what must not leave
 
 
+async def test_a_frame_may_begin_and_end_within_a_character():
+    way = Way(guard=Guard(["at"], [], "hi", lambda token: bytes([token])))
+    stream = await way.open()
+    await stream.send(pb.ClientFrame(draft=pb.Draft(position=0, block=1, tokens=b"\xb8at yo\xc4")))
+    with pytest.raises(LeakError):
+        await stream.send(pb.ClientFrame(draft=pb.Draft(position=9, block=2, tokens=b"\xb8 at yo")))
+
+
 def guard() -> Guard:
     return Guard(["Ada Lovelace"], ["one two three four five six"], "hi", lambda token: bytes([token]))
 

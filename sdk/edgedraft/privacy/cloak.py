@@ -16,6 +16,8 @@ _LITERAL: Final = "TEXT"
 _ONE_SPELLING: Final = {"EMAIL", "PHONE", "BANK_ACCOUNT", "CARD", "NATIONAL_ID", "IP", "MAC", "BIRTH_DATE", "PERSON"}
 """Kinds whose value is the same however it is spaced or cased; others, such as passwords, are as they are written."""
 _SHORTEST_NAME: Final = 3
+_ANY_CASE: Final = 6
+"""A first or last name of so many letters is one in any case."""
 
 
 class Cloak:
@@ -108,7 +110,8 @@ class Cloak:
     def _number(self, kind: str) -> int:
         keys = [mention_key(kind)] + ([mention_key("FIRST_NAME"), mention_key("LAST_NAME")] if kind == "PERSON" else [])
         self._counts[kind] += 1
-        while any(f"{key}{self._counts[kind]}" in self._reserved for key in keys):
+        # Two kinds may read alike in an answer, `E_MAIL` and `EMAIL`.
+        while any(f"{key}{self._counts[kind]}" in taken for key in keys for taken in (self._reserved, self._values)):
             self._counts[kind] += 1
         return self._counts[kind]
 
@@ -121,12 +124,18 @@ class Cloak:
         position = 0
         for start, end, form in self._finder.find(text):
             value = text[start:end]
-            known = self._placeholder(value, self._kinds[form]) if form in self._kinds else self._names.get(value)
-            if known:  # a name of one word is one in this case only: `Rose`, but not `rose`
+            known = self._placeholder(value, self._kinds[form]) if form in self._kinds else self._name(value, form)
+            if known:
                 yield self._hide_literals(text[position:start])
                 yield known
                 position = end
         yield self._hide_literals(text[position:])
+
+    def _name(self, value: str, form: str) -> str | None:
+        """The placeholder of a first or last name; a short one is one in this case only: `Rose`, but not `rose`."""
+        if value in self._names or len(form) < _ANY_CASE:
+            return self._names.get(value)
+        return next((placeholder for name, placeholder in self._names.items() if form_of(name) == form), None)
 
     def _hide_literals(self, text: str) -> str:
         def replace(match: re.Match[str]) -> str:

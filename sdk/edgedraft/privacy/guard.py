@@ -4,10 +4,10 @@ A *secret* never leaves, nor a piece of it from a number of words or characters 
 other *private text* (`GuardLimits`). Both are matched in normalised text (`normalise`) over everything that the
 verifier can put together: along the path of the draft, in the order of sending within a session, and in the order of
 sending over all sessions of the guard; as the text stands, with spelled numbers read as digits, and by its digits
-alone where no more than some sixty letters part them. A secret date is known in its usual spellings. What also stands
-in the public view is free. Pieces too short to be held back are counted: of each secret only so many characters leave
-in pieces that a word starts with, of four letters or of three characters with a digit, or that stand anywhere, of four
-with a digit.
+alone, from six on, where no more than some sixty letters part them. A secret date is known in its usual spellings. What
+also stands in the public view is free. Pieces too short to be held back are counted: of each secret only so many
+characters leave in pieces that a word starts with, of four letters or of three characters with a digit, or that stand
+anywhere, of four with a digit.
 
 What is not promised: the guard compares, it does not understand. A drafter that means to tell can do so in other words,
 in base64 or hexadecimal, in another script or language, in another notation ("1.2 million"), reversed, with letters put
@@ -28,6 +28,7 @@ from edgedraft.privacy.reading import NOT_FOUND, NOTHING, Found, Reading, contai
 
 __all__ = ["Guard", "GuardLimits", "GuardSession", "Trail", "placeholder_token"]
 
+_STRADDLE: Final = 512  # characters; more than what is matched is long
 _PLACEHOLDERS: Final = (" ___", " …", "___", "…", " ...", "...", " _", "_", " -", "-", ".")
 
 
@@ -65,6 +66,7 @@ class Guard:
         public_text: All that the verifier sees anyway; the public view of the prompt.
         token_bytes: Bytes of a token; none for special tokens.
         limits: From which size on a piece may not leave.
+        names: Which of the secrets are names of people; others are names if they are written like one.
 
     Raises:
         InvalidInput: A secret has neither letters nor digits and so cannot be found in a text.
@@ -77,33 +79,49 @@ class Guard:
         public_text: str,
         token_bytes: Callable[[int], bytes],
         limits: GuardLimits | None = None,
+        names: Iterable[str] = (),
     ) -> None:
         self._patterns = Patterns(limits or GuardLimits())
         self._token_bytes = token_bytes
         self._seen: set[str] = set()
+        self._private: set[str] = set()
+        self._published = ""
         self._spent: dict[int, int] = {}  # secret -> bits of its characters that left in pieces
         self._everything = NOTHING  # all that left, of all sessions, in the order of sending
-        self.extend(secrets, private_texts, public_text)
+        self.extend(secrets, private_texts, public_text, names)
 
     def __repr__(self) -> str:
         return f"<Guard: {self._patterns!r}>"
 
-    def extend(self, secrets: Iterable[str] = (), private_texts: Iterable[str] = (), public_text: str = "") -> None:
+    def extend(
+        self,
+        secrets: Iterable[str] = (),
+        private_texts: Iterable[str] = (),
+        public_text: str = "",
+        names: Iterable[str] = (),
+    ) -> None:
         """Add texts, as a conversation goes on. Paths that were stepped before are not looked at again.
 
         Raises:
             InvalidInput: A secret has neither letters nor digits.
         """
-        if public_text:
-            self._patterns.publish(public_text)
+        known, names = self._seen, set(names)
+        if public_text != self._published:
+            # A conversation says all again, and something more; what straddles the border is published too.
+            begin = len(self._published) - _STRADDLE if public_text.startswith(self._published) else 0
+            self._patterns.publish(public_text[max(0, begin) :])
+            self._published = public_text
         for index, secret in enumerate(secrets):
-            if secret.strip() and secret not in self._seen and not self._patterns.add_secret(secret):
+            is_new = bool(secret.strip()) and secret not in known
+            if is_new and not self._patterns.add_secret(secret, is_name=secret in names or None):
                 raise InvalidInput(
                     f"secrets[{index}]", "has no letter and no digit", "mark text that can be recognised"
                 )
-            self._seen.add(secret)
+            known.add(secret)
         for text in private_texts:
-            self._patterns.add_private(text)
+            if text not in self._private:
+                self._patterns.add_private(text)
+                self._private.add(text)
 
     def root(self) -> Trail:
         """The path before the first generated token."""

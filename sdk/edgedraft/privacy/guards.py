@@ -43,16 +43,18 @@ class Guards:
             InvalidInput: A secret has neither letters nor digits.
         """
         secrets = [secret.text for secret in views.secrets]
-        telling = [(limits, text) for text in (*secrets, *views.private_texts) if text in secrets or _tells(text)]
+        names = [secret.text for secret in views.secrets if secret.kind == "PERSON"]
+        own = (text for text in views.private_texts if _tells(text) and text not in views.common_texts)
+        telling = [(limits, text) for text in (*secrets, *own)]
         number = next((self._known[each] for each in telling if each in self._known), None)
         if number is None:
-            guard = Guard(secrets, views.private_texts, public_text, self._token_bytes, limits)
+            guard = Guard(secrets, views.private_texts, public_text, self._token_bytes, limits, names)
             self._count += 1
             number = self._count
             self._guards[number] = guard
         else:
             guard = self._guards[number]
-            guard.extend(secrets, views.private_texts, public_text)
+            guard.extend(secrets, views.private_texts, public_text, names)
         self._guards.move_to_end(number)
         self._known.update(dict.fromkeys(telling, number))
         if len(self._guards) > KEPT:

@@ -22,8 +22,12 @@ _LEAST_REACH, _FARTHEST_REACH = 32, 128
 _KEY: Final = 8  # whole strings from this length on are found by their last characters, and stand anywhere
 _LETTERS, _DIGITS, _DIGITS_ANYWHERE = 4, 3, 4  # lengths of the least pieces that the budget counts
 
-_BETWEEN_NAMES: Final = re.compile(r"[\s.,'’-]+")
-_MOST_NAMES, _SHORTEST_NAME = 6, 3  # words of a whole name, letters of one that tells
+_NAME: Final = re.compile(r"[^\W\d_](?:[^\W\d_]|[\u0300-\u036f\u0900-\u0dff])*")  # marks of scripts that have them
+_MOST_NAMES, _SHORTEST_NAME, _PARTICLE = (
+    12,
+    3,
+    3,
+)  # words of a whole name, letters of one that tells, of a `van` at most
 _BUDGET_SHARE: Final = 4  # of a long secret, less than the fourth part may leave in pieces
 
 Share: TypeAlias = tuple[int, int]
@@ -95,22 +99,30 @@ class Patterns:
         """Free what stands in a public text."""
         spelled = words(text)
         as_digits = numerals(parts(text))
-        self._public += f" {''.join(spelled)} {''.join(numerals(spelled))} {''.join(as_digits)}"
-        self._public_digits += f" {''.join(filter(str.isdigit, as_digits))}"
+        added = f" {''.join(spelled)} {''.join(numerals(spelled))} {''.join(as_digits)}"
+        added_digits = f" {''.join(filter(str.isdigit, as_digits))}"
+        self._public += added
+        self._public_digits += added_digits
         self._public_short.update(_short_words(parts(text)), _short_words(as_digits))
-        self._windows = self._free(self._windows)
-        self._long = self._free(self._long)
+        # All that is still here stands in nothing that was published before.
+        self._windows = {string for string in self._windows if string not in added}
+        self._long = {string for string in self._long if string not in added}
         self._short -= self._public_short
-        self._digits = {string for string in self._digits if string not in self._public_digits}
-        self._pieces = {piece: places for piece, places in self._pieces.items() if piece not in self._public}
+        self._digits = {string for string in self._digits if string not in added_digits}
+        self._pieces = {piece: places for piece, places in self._pieces.items() if piece not in added}
 
-    def add_secret(self, secret: str) -> bool:
-        """Forbid a secret in its usual spellings; False if it has neither letters nor digits."""
+    def add_secret(self, secret: str, *, is_name: bool | None = None) -> bool:
+        """Forbid a secret in its usual spellings; False if it has neither letters nor digits.
+
+        Args:
+            secret: Its text.
+            is_name: Whether it is somebody's name, of which no word may leave; None: if it is written like one.
+        """
         spelled = words(secret)
         if not spelled:
             return False
         as_digits = numerals(parts(secret))
-        names = _names(secret)
+        names = [] if is_name is False else _names(secret, sure=bool(is_name))
         for form in {tuple(spelled), tuple(numerals(spelled))}:
             compact = "".join(form)
             self._windows |= self._free(_windows(compact, self._size))
@@ -253,13 +265,19 @@ def render(group: Sequence[str]) -> list[str]:
     return [*read(parts), *group[end:]]
 
 
-def _names(secret: str) -> list[str]:
-    """The words of what is written as a name is: `Ana` tells of `Ana van Dijk` by itself, `van` does not."""
-    spelled = [word for word in _BETWEEN_NAMES.split(unicodedata.normalize("NFC", secret)) if word]
-    is_name = 2 <= len(spelled) <= _MOST_NAMES and "".join(spelled).isalpha()
-    if not (is_name and spelled[0][0].isupper() and spelled[-1][0].isupper()):
-        return []
-    return ["".join(words(word)) for word in spelled if len(word) >= _SHORTEST_NAME and word[0].isupper()]
+def _names(secret: str, *, sure: bool) -> list[str]:
+    """The words of what is a name, or written as one: `Ana` tells of `Ana van Dijk` by itself, `van` does not."""
+    spelled = _NAME.findall(unicodedata.normalize("NFC", secret))
+    small = [word for word in spelled if word[0].islower()]
+    if not sure:
+        is_name = 2 <= len(spelled) <= _MOST_NAMES and not any(map(str.isdigit, secret))
+        if not is_name or spelled[-1][0].islower() or any(len(word) > _PARTICLE for word in small):
+            return []
+    # Where all is small, particles are not to be told from names.
+    told = spelled if len(small) == len(spelled) else [word for word in spelled if not word[0].islower()]
+    return [
+        "".join(words(word)) for word in told if len(word) >= (_SHORTEST_NAME if word[0] != word[0].swapcase() else 2)
+    ]
 
 
 def _windows(text: str, size: int) -> set[str]:

@@ -11,11 +11,14 @@ from typing import Final
 from edgedraft.errors import LeakError
 from edgedraft.privacy.cloak import Cloak
 from edgedraft.privacy.detect import Detectors, Finding, uncovered
+from edgedraft.privacy.patterns import GuardLimits, Patterns
+from edgedraft.privacy.reading import contains
 from edgedraft.privacy.values import Secret, ValueFinder, form_of
 from edgedraft.prompt import Mode, Part, Prompt
 
 WITHHELD: Final = "[private text]"
 """Stands for private text in the public view of a sealed prompt; always the same, so it tells nothing of the length."""
+_WHOLE: Final = GuardLimits(secret_words=64, secret_chars=64)
 _PIECE: Final = 6
 """So many letters and digits of a secret may not stand on the public side where it straddles the border."""
 
@@ -50,6 +53,7 @@ class Views:
         private_texts: The private texts, secrets included; in mode `cloaked` those with a secret, of which the words
             around it are seen. Empty in the other modes.
         cloak: Restores the answer in mode `cloaked`, else None.
+        common_texts: Those of the private texts that stand in system messages: prompts of different matters share them.
     """
 
     mode: Mode
@@ -58,6 +62,7 @@ class Views:
     secrets: tuple[Secret, ...] = ()
     private_texts: tuple[str, ...] = field(default=(), repr=False)
     cloak: Cloak | None = None
+    common_texts: tuple[str, ...] = field(default=(), repr=False)
 
 
 def make_views(prompt: Prompt, mode: Mode, *, detectors: Detectors | None = None, cloak: Cloak | None = None) -> Views:
@@ -99,6 +104,7 @@ def _seal(prompt: Prompt, whole: View, detectors: Detectors) -> Views:
         _with_texts(prompt, public),
         tuple(secrets),
         tuple(private for text in texts for private in text.private),
+        common_texts=tuple(private for text in _of_system(prompt, texts) for private in text.private),
     )
 
 
@@ -109,9 +115,16 @@ def _cloak(prompt: Prompt, detectors: Detectors, cloak: Cloak) -> Views:
     # All of them first: what one message tells to be private is so in the others.
     cloak.learn(Secret(text.whole[span.start : span.end], span.kind) for text, spans in found for span in spans)
     hidden = [cloak.hide(text.whole, spans) for text, spans in found]
+    for text, seen in zip(texts, hidden, strict=True):
+        text.check_spellings(seen, cloak.secrets)
     view = _with_texts(prompt, hidden)
     private = tuple(text.whole for text, spans in found if spans)
-    return Views(Mode.CLOAKED, view, view, tuple(cloak.secrets), private, cloak)
+    common = tuple(text.whole for text in _of_system(prompt, texts))
+    return Views(Mode.CLOAKED, view, view, tuple(cloak.secrets), private, cloak, common)
+
+
+def _of_system(prompt: Prompt, texts: Sequence[_Text]) -> list[_Text]:
+    return [text for message, text in zip(prompt.messages, texts, strict=False) if message.role == "system"]
 
 
 def _with_texts(prompt: Prompt, texts: Sequence[str]) -> View:
@@ -164,7 +177,7 @@ class _Text:
         """What detectors find where it is private.
 
         Raises:
-            LeakError: They find something where it is public.
+            LeakError: They find something but a name where it is public.
         """
         for finding in detectors.find(self.whole):
             for start, end, private in self._stretches:
@@ -172,10 +185,12 @@ class _Text:
                 piece = self.whole[begin:stop]
                 if private and form_of(piece):
                     yield Secret(piece, finding.kind)
-                elif not private and ((begin, stop) == (finding.start, finding.end) or len(form_of(piece)) >= _PIECE):
+                elif private or finding.kind == "PERSON":
+                    pass  # a name in public text is private only if it is so elsewhere: most are of the famous
+                elif (begin, stop) == (finding.start, finding.end) or len(form_of(piece)) >= _PIECE:
                     raise self._leak(finding.kind, begin, stop)
 
-    def check_public(self, secrets: Iterable[Secret]) -> None:
+    def check_public(self, secrets: Sequence[Secret]) -> None:
         """See that no secret of this prompt stands in public text too.
 
         Raises:
@@ -187,6 +202,18 @@ class _Text:
             if not private:
                 for found in finder.find(self.whole[start:end]):
                     raise self._leak(kinds[found.form], start + found.start, start + found.end)
+                self.check_spellings(self.whole[start:end], secrets)
+
+    def check_spellings(self, seen: str, secrets: Iterable[Secret]) -> None:
+        """See that no whole secret stands in what the cloud will see, in any spelling that the guard knows.
+
+        Raises:
+            LeakError: One does.
+        """
+        if _spells_one(seen, secrets):
+            kind = next(secret.kind for secret in secrets if _spells_one(seen, [secret]))
+            name = kind.lower().replace("_", " ")
+            raise LeakError(f"another spelling of a secret ({name})", self._place, "mark it there too")
 
     def to_cloak(self, detectors: Detectors) -> list[Finding]:
         """What the app marked, and what detectors find besides, in order; no two overlap."""
@@ -200,6 +227,13 @@ class _Text:
             f"{self._place}, characters {start} to {end} of its public text",
             "make that part private",
         )
+
+
+def _spells_one(text: str, secrets: Iterable[Secret]) -> bool:
+    patterns = Patterns(_WHOLE)
+    for secret in secrets:
+        patterns.add_secret(secret.text, is_name=False)
+    return contains(text, patterns, cut=False)
 
 
 def _may_be_a_word(secret: Secret) -> bool:

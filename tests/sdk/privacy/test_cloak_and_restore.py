@@ -8,6 +8,8 @@ from edgedraft.privacy.cloak import Cloak
 from edgedraft.privacy.detect import Finding
 from edgedraft.privacy.restore import Restorer, mention_key
 from edgedraft.privacy.values import Secret, form_of
+from edgedraft.privacy.view import make_views
+from edgedraft.prompt import Mode, Prompt
 
 VALUES = {
     mention_key(placeholder): value
@@ -216,3 +218,19 @@ def test_thousands_of_values_in_a_long_text_are_hidden():
     cloak.learn(Secret(f"user{number}@example.org", "EMAIL") for number in range(3000))
     hidden = cloak.hide(" ".join(f"User{number}@example.org" for number in range(3000)))
     assert hidden == " ".join(f"[EMAIL_{number + 1}]" for number in range(3000))
+
+
+def test_no_two_values_share_a_placeholder():
+    for marked in (
+        "Write to [[anna@corp.example|e-mail]] and cc bob@other.example.",
+        "[[Zoltan|first name]] met [[Maria Lindqvist|person]]. Then Maria left.",
+    ):
+        prompt = Prompt.marked(marked)
+        views = make_views(prompt, Mode.CLOAKED)
+        assert views.cloak.restore(views.public.messages[0]["content"]) == prompt.messages[0].text
+
+
+def test_a_long_name_is_hidden_in_any_spelling_and_a_short_one_as_it_is():
+    cloak = Cloak()
+    cloak.learn([Secret("Rose Lindqvist", "PERSON")])
+    assert cloak.hide("LINDQVIST wrote, Rose read: a rose") == "[LAST_NAME_1] wrote, [FIRST_NAME_1] read: a rose"

@@ -2,8 +2,9 @@
 
 import pytest
 
+from edgedraft.errors import LeakError
 from edgedraft.privacy import guards as guards_module
-from edgedraft.privacy.guard import GuardLimits
+from edgedraft.privacy.guard import Guard, GuardLimits
 from edgedraft.privacy.guards import Guards
 from edgedraft.privacy.view import make_views
 from edgedraft.prompt import Message, Mode, Part, Prompt
@@ -83,3 +84,24 @@ def test_what_left_for_one_question_counts_for_the_next(desk):
             if not held and not session.leave(char, trail):
                 left.append(chr(char))
     assert len("".join(left).replace(" ", "")) < len("4929123477")
+
+
+def test_a_system_message_in_common_makes_no_one_matter_of_two_prompts(desk):
+    """What one of them says in public must not free it in the other."""
+    system = Message("system", "You are the assistant of a small law firm in a quiet town.")
+    first = desk.guard(Prompt((system, Message.public("user", "What does Blue Heron Trading do?"))))
+    asked = Prompt((system, Message.marked("user", "Tell [[Blue Heron Trading]] about it.", private=True)))
+    second = desk.guard(asked)
+    assert second is not first
+    with pytest.raises(LeakError):
+        second.check_text("Blue Heron Trading will")
+
+
+def test_a_conversation_publishes_what_is_new_and_what_straddles_it(desk):
+    guard = Guard([], ["one two three four five six seven"], "Count: one two three", lambda token: bytes([token]))
+    guard.extend(public_text="Count: one two three four five")
+    guard.check_text("one two three four five")
+    with pytest.raises(LeakError):
+        guard.check_text("two three four five six")
+    guard.extend(public_text="Count: two three four five six")
+    guard.check_text("two three four five six")

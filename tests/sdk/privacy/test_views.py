@@ -77,6 +77,29 @@ def test_a_word_that_a_detector_takes_for_a_name_may_stand_in_public_text():
         make_views(Prompt(public="To rose miller", private=private), Mode.SEALED, detectors=detectors)
 
 
+@pytest.mark.parametrize("mode", [Mode.SEALED, Mode.CLOAKED])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Pin [[4711]], that is pin4711",
+        "[[47114711]] reads four seven one one four seven one one",
+        "born [[12 March 1984]], or 12/03/1984",
+    ],
+)
+def test_a_secret_in_a_spelling_that_cannot_be_hidden_is_refused(text: str, mode: Mode):
+    with pytest.raises(LeakError, match="secret") as error:
+        make_views(Prompt.marked(text), mode)
+    assert "4711" not in str(error.value)
+    assert make_views(Prompt.marked("Pin [[4711]] is no 47, and no 1984"), mode)
+
+
+def test_public_text_may_name_people_who_are_not_private():
+    prompt = Prompt(public="Who was Marie Curie? Ask Alice and Bob.", private="Friday at ten.")
+    assert "Marie Curie" in make_views(prompt, Mode.SEALED).public.text
+    with pytest.raises(LeakError):
+        make_views(Prompt(public="Who was Marie Curie?", private="My name is Marie Curie."), Mode.SEALED)
+
+
 @pytest.mark.parametrize(
     ("prompt", "place"),
     [
@@ -99,11 +122,11 @@ def test_a_secret_in_public_text_is_refused_by_place_and_never_shown(prompt, pla
 
 
 def test_kinds_that_an_app_holds_for_public_may_stand_in_public_text():
-    prompt = Prompt(public="Write like Oscar Wilde.", private="a note")
-    with pytest.raises(LeakError, match="person"):
+    prompt = Prompt(public="Write to press@example.org.", private="a note")
+    with pytest.raises(LeakError, match="email"):
         make_views(prompt, Mode.SEALED)
-    views = make_views(prompt, Mode.SEALED, detectors=Detectors.standard().without("PERSON"))
-    assert content(views.public) == [f"Write like Oscar Wilde.\n\n{WITHHELD}"]
+    views = make_views(prompt, Mode.SEALED, detectors=Detectors.standard().without("EMAIL"))
+    assert content(views.public) == [f"Write to press@example.org.\n\n{WITHHELD}"]
 
 
 def test_a_detector_of_the_app_counts():
