@@ -134,7 +134,6 @@ class Patterns:
         self.have_digits |= bool(digits)
         self._digits |= {window for window in _windows(digits, self._size) if window not in self._public_digits}
         self._forbid(date_spellings(as_digits))
-        self._at_starts = tuple({len(string) for string in (*self._short, *self._pieces)})
         return True
 
     def add_private(self, text: str) -> None:
@@ -143,7 +142,6 @@ class Patterns:
         self._forbid(_runs(spelled, self._limits.private_words))
         self._forbid(_runs(numerals(spelled), self._limits.private_words))
         self.have_digits |= any(number_parts(part) is not None for part in parts(text))
-        self._at_starts = tuple({*self._at_starts, *map(len, self._short)})
 
     def _forbid_spelled(self, compact: str) -> None:
         """Digits as words, for text that sets them letter by letter, where no word can be told from the next."""
@@ -163,6 +161,11 @@ class Patterns:
                     found[piece] = found.get(piece, 0) | ((1 << length) - 1) << start
         for piece, bits in found.items():
             self._pieces[piece] = (*self._pieces.get(piece, ()), (secret, bits))
+            self._look_at_starts(len(piece))
+
+    def _look_at_starts(self, length: int) -> None:
+        if length not in self._at_starts:
+            self._at_starts = (*self._at_starts, length)
 
     def _free(self, strings: Iterable[str]) -> set[str]:
         """Those that the public view does not show already."""
@@ -172,7 +175,9 @@ class Patterns:
         for string in strings:
             kept = string[-_FARTHEST_REACH:]
             if len(kept) < _KEY:
-                self._short |= {kept} - self._public_short
+                if kept not in self._public_short:
+                    self._short.add(kept)
+                    self._look_at_starts(len(kept))
             elif kept not in self._public:
                 self._long.add(kept)
                 self.reach = max(self.reach, len(kept))
