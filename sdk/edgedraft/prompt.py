@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from edgedraft.privacy.view import View
 
 
+_LONGEST_KIND: Final = 32
+
+
 class Mode(StrEnum):
     """What the cloud may see of the prompt. Each mode is a promise; see the README."""
 
@@ -50,8 +53,11 @@ class Part:
     def __post_init__(self) -> None:
         _check_string("part.text", self.text)
         _check_string("part.kind", self.kind)
-        if self.kind and not re.fullmatch(r"[A-Za-z][A-Za-z_ -]{0,31}", self.kind):
-            raise InvalidInput("part.kind", "is not 1 to 32 letters", "use a word such as `person`")
+        # A placeholder is told from other words of an answer by its few words.
+        words = re.fullmatch(r"[A-Za-z]+(?:[_ -][A-Za-z]+){0,3}", self.kind)
+        if self.kind and (words is None or len(self.kind) > _LONGEST_KIND):
+            limit = f"1 to 4 words of {_LONGEST_KIND} letters in all"
+            raise InvalidInput("part.kind", f"is not {limit}", "use a word such as `person`")
         if self.kind and not self.secret:
             raise InvalidInput("part.kind", "is given for a part that is no secret", "set secret=True, or leave it out")
         if self.secret:

@@ -10,7 +10,7 @@ from typing import Final, Self, TypeAlias
 
 from edgedraft.errors import InvalidInput
 
-_KIND: Final = re.compile(r"[A-Z][A-Z_]{0,31}")
+_KIND: Final = re.compile(r"(?=.{1,32}$)[A-Z]+(?:_[A-Z]+){0,3}")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -52,7 +52,9 @@ class Detectors:
         self._detectors = tuple(detectors)
         for kind in self.kinds:
             if not _KIND.fullmatch(kind):
-                raise InvalidInput("kind", f"is {kind!r}", "use 1 to 32 capital letters and underscores")
+                raise InvalidInput(
+                    "kind", f"is {kind!r}", "use 1 to 4 words in capitals, 32 letters in all, with underscores between"
+                )
 
     @classmethod
     def standard(cls) -> Self:
