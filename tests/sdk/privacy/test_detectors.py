@@ -41,7 +41,7 @@ def test_an_app_adds_and_removes_kinds():
         ("TICKET", "T-9")
     ]
     assert "TICKET" not in STANDARD.kinds
-    with pytest.raises(InvalidInput, match="capital letters"):
+    with pytest.raises(InvalidInput, match="in capitals"):
         STANDARD.with_detector("ticket", spans_of("T"))
     with pytest.raises(InvalidInput, match="EMAIL"):
         STANDARD.without("MAIL")
