@@ -107,9 +107,10 @@ class Guard:
         """
         known, names = self._seen, set(names)
         if public_text != self._published:
-            # A conversation says all again, and something more; what straddles the border is published too.
+            # A conversation says all again, and something more; what straddles the border is published too, from the
+            # start of a line, for half a word or half a number is another one.
             begin = len(self._published) - _STRADDLE if public_text.startswith(self._published) else 0
-            self._patterns.publish(public_text[max(0, begin) :])
+            self._patterns.publish(public_text[public_text.rfind("\n", 0, max(0, begin)) + 1 :])
             self._published = public_text
         for index, secret in enumerate(secrets):
             is_new = bool(secret.strip()) and secret not in known

@@ -105,3 +105,13 @@ def test_a_conversation_publishes_what_is_new_and_what_straddles_it(desk):
         guard.check_text("two three four five six")
     guard.extend(public_text="Count: two three four five six")
     guard.check_text("two three four five six")
+
+
+def test_what_is_published_again_is_not_cut_within_a_word(desk):
+    guard = Guard(["ana"], [], "", lambda token: bytes([token]))
+    for begun in range(500, 530):
+        said = f"{'x' * 40}\nbanana{' y' * ((begun - 6) // 2)}{'z' * (begun % 2)}"
+        guard.extend(public_text=said)
+        guard.extend(public_text=f"{said} more")
+    with pytest.raises(LeakError):
+        guard.check_text("ana")
