@@ -361,6 +361,7 @@ class Orchestrator:
             error.retry_after = RESTART_AFTER
         self._under_way = False
         self._batch = 0
+        self._gathering.begun()  # nobody is waited for any more
         for live in self._sessions:
             live.in_engine = False
             live.part = None

@@ -35,7 +35,7 @@ class Cloak:
         self._placeholders: dict[str, str] = {}  # identity of a value: placeholder
         self._literals: dict[str, str] = {}  # what looks like a placeholder in the prompt: placeholder
         self._kinds: dict[str, str] = {}  # form of a value: its kind
-        self._names: dict[str, str] = {}  # first or last name: placeholder
+        self._names: dict[str, str] = {}  # first or last name, and the form of a long one: placeholder
         self._secrets: list[Secret] = []
         self._counts: Counter[str] = Counter()
         self._reserved: set[str] = set()
@@ -98,6 +98,8 @@ class Cloak:
                 for name, part in (("FIRST_NAME", words[0]), ("LAST_NAME", words[-1])):
                     if len(part) >= _SHORTEST_NAME and part.isalpha() and part not in self._names:
                         self._names[part] = self._assign(f"[{name}_{number}]", part)
+                        if len(form := form_of(part)) >= _ANY_CASE:
+                            self._names.setdefault(form, self._names[part])
                         self._finder.add(part)
         return self._placeholders[identity]
 
@@ -133,9 +135,7 @@ class Cloak:
 
     def _name(self, value: str, form: str) -> str | None:
         """The placeholder of a first or last name; a short one is one in this case only: `Rose`, but not `rose`."""
-        if value in self._names or len(form) < _ANY_CASE:
-            return self._names.get(value)
-        return next((placeholder for name, placeholder in self._names.items() if form_of(name) == form), None)
+        return self._names.get(value) or (self._names.get(form) if len(form) >= _ANY_CASE else None)
 
     def _hide_literals(self, text: str) -> str:
         def replace(match: re.Match[str]) -> str:

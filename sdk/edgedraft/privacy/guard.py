@@ -83,7 +83,7 @@ class Guard:
     ) -> None:
         self._patterns = Patterns(limits or GuardLimits())
         self._token_bytes = token_bytes
-        self._seen: set[str] = set()
+        self._seen: set[tuple[str, bool]] = set()
         self._private: set[str] = set()
         self._published = ""
         self._spent: dict[int, int] = {}  # secret -> bits of its characters that left in pieces
@@ -105,20 +105,22 @@ class Guard:
         Raises:
             InvalidInput: A secret has neither letters nor digits.
         """
-        known, names = self._seen, set(names)
-        if public_text != self._published:
+        names = set(names)
+        if public_text and public_text != self._published:
             # A conversation says all again, and something more; what straddles the border is published too, from the
             # start of a line, for half a word or half a number is another one.
             begin = len(self._published) - _STRADDLE if public_text.startswith(self._published) else 0
             self._patterns.publish(public_text[public_text.rfind("\n", 0, max(0, begin)) + 1 :])
             self._published = public_text
         for index, secret in enumerate(secrets):
-            is_new = bool(secret.strip()) and secret not in known
-            if is_new and not self._patterns.add_secret(secret, is_name=secret in names or None):
+            known = (secret, secret in names)  # a name may have been said before without telling that it is one
+            if not secret.strip() or known in self._seen:
+                continue
+            if not self._patterns.add_secret(secret, is_name=secret in names or None):
                 raise InvalidInput(
                     f"secrets[{index}]", "has no letter and no digit", "mark text that can be recognised"
                 )
-            known.add(secret)
+            self._seen.add(known)
         for text in private_texts:
             if text not in self._private:
                 self._patterns.add_private(text)

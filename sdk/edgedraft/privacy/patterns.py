@@ -23,11 +23,9 @@ _KEY: Final = 8  # whole strings from this length on are found by their last cha
 _LETTERS, _DIGITS, _DIGITS_ANYWHERE = 4, 3, 4  # lengths of the least pieces that the budget counts
 
 _NAME: Final = re.compile(r"[^\W\d_](?:[^\W\d_]|[\u0300-\u036f\u0900-\u0dff])*")  # marks of scripts that have them
-_MOST_NAMES, _SHORTEST_NAME, _PARTICLE = (
-    12,
-    3,
-    3,
-)  # words of a whole name, letters of one that tells, of a `van` at most
+_MOST_NAMES: Final = 12  # words of a whole name
+_SHORTEST_NAME: Final = 3  # letters of a word of it that tells
+_PARTICLE: Final = 3  # letters of a `van` at most
 _BUDGET_SHARE: Final = 4  # of a long secret, less than the fourth part may leave in pieces
 
 Share: TypeAlias = tuple[int, int]

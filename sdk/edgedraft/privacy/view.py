@@ -95,8 +95,9 @@ def _seal(prompt: Prompt, whole: View, detectors: Detectors) -> Views:
     found = [secret for text in texts for secret in text.found(detectors)]
     secrets = dict.fromkeys(marked + found)  # a set that keeps its order
     sure = marked + [secret for secret in found if not _may_be_a_word(secret)]
+    spellings = _spellings(sure)
     for text in texts:
-        text.check_public(sure)
+        text.check_public(sure, spellings)
     public = [text.public for text in texts]
     return Views(
         Mode.SEALED,
@@ -115,8 +116,9 @@ def _cloak(prompt: Prompt, detectors: Detectors, cloak: Cloak) -> Views:
     # All of them first: what one message tells to be private is so in the others.
     cloak.learn(Secret(text.whole[span.start : span.end], span.kind) for text, spans in found for span in spans)
     hidden = [cloak.hide(text.whole, spans) for text, spans in found]
+    spellings = _spellings(cloak.secrets)
     for text, seen in zip(texts, hidden, strict=True):
-        text.check_spellings(seen, cloak.secrets)
+        text.check_spellings(seen, cloak.secrets, spellings)
     view = _with_texts(prompt, hidden)
     private = tuple(text.whole for text, spans in found if spans)
     common = tuple(text.whole for text in _of_system(prompt, texts))
@@ -190,7 +192,7 @@ class _Text:
                 elif (begin, stop) == (finding.start, finding.end) or len(form_of(piece)) >= _PIECE:
                     raise self._leak(finding.kind, begin, stop)
 
-    def check_public(self, secrets: Sequence[Secret]) -> None:
+    def check_public(self, secrets: Sequence[Secret], spellings: Patterns) -> None:
         """See that no secret of this prompt stands in public text too.
 
         Raises:
@@ -202,16 +204,17 @@ class _Text:
             if not private:
                 for found in finder.find(self.whole[start:end]):
                     raise self._leak(kinds[found.form], start + found.start, start + found.end)
-                self.check_spellings(self.whole[start:end], secrets)
+                self.check_spellings(self.whole[start:end], secrets, spellings)
 
-    def check_spellings(self, seen: str, secrets: Iterable[Secret]) -> None:
+    def check_spellings(self, seen: str, secrets: Iterable[Secret], spellings: Patterns) -> None:
         """See that no whole secret stands in what the cloud will see, in any spelling that the guard knows.
 
         Raises:
             LeakError: One does.
         """
-        if _spells_one(seen, secrets):
-            kind = next(secret.kind for secret in secrets if _spells_one(seen, [secret]))
+        if contains(seen, spellings, cut=False):
+            kinds = (secret.kind for secret in secrets if contains(seen, _spellings([secret]), cut=False))
+            kind = next(kinds, "SECRET")
             name = kind.lower().replace("_", " ")
             raise LeakError(f"another spelling of a secret ({name})", self._place, "mark it there too")
 
@@ -229,11 +232,12 @@ class _Text:
         )
 
 
-def _spells_one(text: str, secrets: Iterable[Secret]) -> bool:
+def _spellings(secrets: Iterable[Secret]) -> Patterns:
+    """The whole secrets, in every spelling that the guard knows."""
     patterns = Patterns(_WHOLE)
     for secret in secrets:
         patterns.add_secret(secret.text, is_name=False)
-    return contains(text, patterns, cut=False)
+    return patterns
 
 
 def _may_be_a_word(secret: Secret) -> bool:

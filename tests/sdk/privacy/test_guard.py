@@ -82,6 +82,10 @@ def test_a_name_that_is_sure_needs_not_be_written_like_one():
     guard = Guard(["max roth", "Roth 2"], [], "", tokens.bytes, names=["max roth"])
     assert held(guard, tokens, "It was max, of course.")
     assert held(guard, tokens, "It was roth, of course.")
+    later = Guard(["max roth"], [], "", tokens.bytes)
+    assert not held(later, tokens, "It was max, of course.")
+    later.extend(["max roth"], names=["max roth"])
+    assert held(later, tokens, "It was max, of course.")
 
 
 def test_words_that_tell_nothing_of_a_name_or_a_phrase_leave():
