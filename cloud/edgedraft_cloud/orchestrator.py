@@ -217,7 +217,7 @@ class Orchestrator:
         return tenant
 
     def _check_room(self, tenant: Tenant) -> None:
-        """Refuse what there is no room for; a tenant's own sessions give way where their device is away."""
+        """Refuse what there is no room for; sessions give way whose device is away, a tenant's own before others'."""
         wait = self._planner.over_rate(tenant, time.monotonic())
         if wait > 0:
             self._metrics.refused(tenant.name, "tenant_tokens")
@@ -227,6 +227,8 @@ class Orchestrator:
         own_full = self._sessions.count(tenant.name) >= tenant.max_sessions
         if full or own_full:
             away = self._sessions.longest_away(tenant.name)
+            if away is None and not own_full:
+                away = self._sessions.most_in_the_way(tenant)
             if away is not None:
                 self._forget(away, "expired")
             elif own_full:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from edgedraft_cloud.engines.base import SessionId
 from edgedraft_cloud.live import LiveSession, SessionHandle
+from edgedraft_cloud.tenants import Tenant
 
 
 class Registry:
@@ -63,9 +64,15 @@ class Registry:
 
     def longest_away(self, tenant: str) -> LiveSession | None:
         """The session of a tenant whose device has been away longest."""
-        away = [
-            live
-            for live in self._sessions.values()
-            if live.tenant.name == tenant and live.handle is None and live.detached_at
-        ]
+        away = [live for live in self._sessions.values() if live.tenant.name == tenant and live.is_away]
         return min(away, key=lambda live: live.detached_at, default=None)
+
+    def most_in_the_way(self, tenant: Tenant) -> LiveSession | None:
+        """Of the tenants with more sessions for their weight than this one would have: of the fullest, one away."""
+
+        def fullness(other: Tenant, more: int = 0) -> float:
+            return (self._counts[other.name] + more) / other.weight
+
+        least = fullness(tenant, more=1)
+        away = [live for live in self._sessions.values() if live.is_away and fullness(live.tenant) > least]
+        return min(away, key=lambda live: (-fullness(live.tenant), live.detached_at), default=None)

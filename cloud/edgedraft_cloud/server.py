@@ -7,6 +7,7 @@ import logging
 import secrets
 import ssl
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -46,6 +47,8 @@ LEAVE_SECONDS: Final = 0.5
 """How long the last frames may take to get out when the server stops."""
 OPEN_SECONDS: Final = 30.0
 """How long a stream may stay open without its first frame."""
+OPENING_STREAMS: Final = 256
+"""Streams of one tenant that may be open without a first frame."""
 WRITE_SECONDS: Final = 30.0
 """How long a device may let a frame wait that it has no room for; beyond that its stream is broken, not its session."""
 FRAMES_PER_SECOND: Final = 200
@@ -159,6 +162,7 @@ class VerifierService:
 
     def __init__(self, orchestrator: Orchestrator) -> None:
         self._orchestrator = orchestrator
+        self._opening: Counter[str] = Counter()
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The methods as gRPC takes them."""
@@ -192,7 +196,7 @@ class VerifierService:
             await _abort(context, error, peer)
 
     async def _serve(self, requests: AsyncIterator[bytes], context: Context, peer: Peer) -> None:
-        opening = await _opening(requests)
+        opening = await self._first_frame(requests, peer.tenant)
         handle = await self._orchestrator.open(opening, peer.tenant, peer.device)
         outlet = Outlet(opening.shaping, partial(_write, context))
         reader = asyncio.create_task(_read(requests, handle), name="edgedraft-reader")
@@ -206,6 +210,18 @@ class VerifierService:
             handle.close()
             reader.cancel()
             await asyncio.wait([reader])
+
+    async def _first_frame(self, requests: AsyncIterator[bytes], tenant: str) -> pb.Open:
+        """What a stream begins with; while it does not, it holds memory that no limit of sessions counts."""
+        if self._opening[tenant] >= OPENING_STREAMS:
+            raise Overloaded(f"{OPENING_STREAMS} streams of this tenant are open without a first frame", OPEN_SECONDS)
+        self._opening[tenant] += 1
+        try:
+            return await _opening(requests)
+        finally:
+            self._opening[tenant] -= 1
+            if not self._opening[tenant]:
+                del self._opening[tenant]
 
 
 async def _opening(requests: AsyncIterator[bytes]) -> pb.Open:

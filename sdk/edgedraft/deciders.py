@@ -120,7 +120,7 @@ class DeviceDecides(Decider):
         self._public = list(public)
         self._views = views
         self._rule = rule
-        self._path = GuardedPath(guard)
+        self._path = GuardedPath(guard, agrees=True)
         self._sampling = sampling
         self._draws = random.Random(sampling.seed)
 
@@ -140,7 +140,8 @@ class DeviceDecides(Decider):
 
         def takes(proposed: int) -> bool:
             # To take what the guard holds back would confirm a guess of the cloud.
-            return self._rule.takes(contrast, proposed) and not self._path.holds(trail, proposed)
+            likely = proposed == token or self._rule.takes(contrast, proposed)
+            return likely and not self._path.holds(trail, proposed)
 
         return Choice(token, candidates.probs[candidates.ids.index(token)], given, held, takes)
 
@@ -158,12 +159,15 @@ class GuardedPath:
 
     Args:
         guard: Of the prompt.
+        agrees: Whether the device agrees to what the verifier says, so that what is settled counts as told.
     """
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: Guard, *, agrees: bool = False) -> None:
         self._guard = guard
+        self._agrees = agrees
         self._session = guard.session()
         self._stamp = 0
+        self._settled = 0
         self._tokens: list[int] = []
         self._trails: list[Trail] = [guard.root()]
         self._last: tuple[tuple[Trail, int, bool], Trail] | None = None  # usually the path goes on with it
@@ -174,6 +178,8 @@ class GuardedPath:
             keep = common_prefix(self._tokens, log.tokens)
             del self._tokens[keep:], self._trails[keep + 1 :]
             self._stamp = log.stamp
+            for node, trail in zip(log.path, self._trails[len(log.settled) + 1 :], strict=False):
+                trail.held |= node.held is not None
         settled = len(log.settled)
         for position in range(len(self._tokens), settled + len(log.path)):
             # A settled token that was on no path before is the target's: it is on the wire already.
@@ -181,11 +187,15 @@ class GuardedPath:
             token = log.settled[position] if known else log.path[position - settled].token
             self._trails.append(self._go_on(self._trails[-1], token, known=known))
             self._tokens.append(token)
+        if self._agrees:
+            for trail in self._trails[self._settled + 1 : settled + 1]:
+                self._guard.taken(trail)
+            self._settled = settled
         return self._trails[-1]
 
     def holds(self, trail: Trail, token: int) -> bool:
         """Whether a token has to be held back behind a trail."""
-        return self._go_on(trail, token, known=False).held
+        return not self._guard.may_take(self._go_on(trail, token, known=False))
 
     def leaves(self, node: Node, log: DraftLog) -> bool:
         """Whether a node of the main path may go on the wire as it is; if so, it counts as left."""

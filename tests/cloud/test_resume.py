@@ -278,6 +278,20 @@ async def test_in_a_full_house_the_one_that_is_away_longest_gives_way_to_its_ten
     assert sessions[0].live.session.id in engine._logs, "another tenant's"
 
 
+async def test_in_a_full_house_those_away_of_the_fullest_tenant_give_way_to_one_that_has_less(make, engine):
+    orchestrator = await make()
+    sessions = [await orchestrator.open(endless(), tenant, "phone") for tenant in ("umbra", "acme", "acme", "acme")]
+    tokens = [session.live.resume_token for session in sessions]
+    sessions[2].close()
+    sessions[1].close()
+    await orchestrator.open(endless(), "umbra", "phone")
+    assert sessions[2].live.session.id not in engine._logs
+    with pytest.raises(Overloaded, match="all 4 sessions"):
+        await orchestrator.open(endless(), "umbra", "phone")  # it would have more than the other then
+    again = await orchestrator.open(resuming(endless(), tokens[1], []), "acme", "phone")
+    assert again.live is sessions[1].live
+
+
 async def test_a_tenants_own_limit_counts_who_is_away_and_makes_them_give_way(make):
     tenants = Tenants({"acme": Tenant("acme", max_sessions=1)}, None)
     orchestrator = await make(tenants=tenants)

@@ -178,6 +178,21 @@ async def test_a_stream_without_a_first_frame_is_not_kept(bench, monkeypatch):
         assert await call.details() == "frame: did not come within 0 s; send Open first"
 
 
+async def test_streams_without_a_first_frame_are_counted_by_tenant(bench, monkeypatch):
+    monkeypatch.setattr(server_module, "OPENING_STREAMS", 2)
+    async with channel(bench) as to_server:
+        verify = to_server.stream_stream(f"/{SERVICE_NAME}/Verify")
+        silent = [verify(), verify()]
+        for call in silent:
+            await call.wait_for_connection()
+        refused = verify()
+        assert await refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "2 streams of this tenant" in await refused.details()
+        for call in silent:
+            await call.write(opening(bench, max_tokens=3))
+            assert pb.ServerFrame.FromString(await call.read()).HasField("opened")
+
+
 async def test_a_stream_that_ends_without_a_frame_is_told(bench):
     async with channel(bench) as to_server:
         call = to_server.stream_stream(f"/{SERVICE_NAME}/Verify")()

@@ -48,6 +48,7 @@ def test_both_sides_agree_where_tokens_are_held_back_at_the_last_moment(
     world = SealedWorld(seed, max_tokens, window, block, run_ahead)
     answers = cycle(refused)
     world.refuse = lambda node: next(answers)
+    world.refuse_guess = lambda: next(answers)
     for name, *arguments in history:
         getattr(world, name)(*arguments)
     world.run_out()

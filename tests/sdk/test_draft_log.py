@@ -67,6 +67,26 @@ def test_unsent_tokens_that_were_settled_meanwhile_are_not_sent():
     assert log.take_block() == Block(0, 2, 1, (3,), None)
 
 
+def test_a_guess_that_the_device_may_not_confirm_is_overruled():
+    log = DraftLog(max_tokens=10, window=8, max_block=4, placeholder=9, last_word=True)
+    log.add(1, 0.5, takes=lambda token: False)
+    log.add(2, 0.5)
+    settlement = log.settle(0, [1, 2])
+    assert settlement.vetoed
+    assert settlement.tokens == ()
+    assert [(node.token, node.wire, node.given) for node in log.path] == [(1, 9, True)]
+    block = log.take_block()
+    assert block is not None
+    assert (block.tokens, block.given, block.epoch) == ((9,), (True,), 1)
+
+
+def test_a_token_that_has_left_is_settled_where_the_cloud_says_it_too():
+    log = DraftLog(max_tokens=10, window=8, max_block=4, placeholder=9, last_word=True)
+    log.add(1, 0.5, takes=lambda token: False)
+    log.take_block()
+    assert log.settle(0, [1]).tokens == (1,)
+
+
 def test_a_branch_waits_and_takes_over():
     log = make()
     first = log.add(1, 0.6)

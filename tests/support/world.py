@@ -243,7 +243,7 @@ class Word:
         return cls(token, value >> 16 & 3 == 0, value >> 18 & 7 == 0, plausible)
 
     def takes(self, token: int) -> bool:
-        return token in self.plausible
+        return token == self.token or token in self.plausible
 
 
 @dataclass
@@ -301,6 +301,7 @@ class SealedWorld(World):
         given: For each settled position, whether the device decided it.
         refuse: Says of a token that is about to leave whether it must not.
         refused: Positions and tokens of which it has said so.
+        refuse_guess: Says whether the device must not agree where the cloud says its own next token before it.
     """
 
     last_word = True
@@ -310,12 +311,17 @@ class SealedWorld(World):
         self.given: list[bool] = []
         self.refuse: Callable[[Node], bool] = lambda node: False
         self.refused: list[tuple[int, int]] = []
+        self.refuse_guess: Callable[[], bool] = lambda: False
 
     def draft(self, right: bool = True, branch: int | None = None) -> None:
         if self.log.room < 1 or self.log.ended:
             return
         word = Word.at(self.seed, tuple(self.log.tokens), tuple(self.log.wire_tokens))
-        self.log.add(word.token, 0.5, given=word.given, held=word.held, takes=word.takes)
+
+        def takes(token: int) -> bool:
+            return word.takes(token) and not (token == word.token and self.refuse_guess())
+
+        self.log.add(word.token, 0.5, given=word.given, held=word.held, takes=takes)
         self._note(self.log.resolve())
 
     def may_leave(self, node: Node) -> bool:

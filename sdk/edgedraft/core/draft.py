@@ -30,7 +30,8 @@ class Node:
         alive: Whether it is still unverified and reachable from the settled tokens.
         given: Whether the device decides the position, so that the verifier takes it as it stands.
         held: The device's own choice where the guard holds it back, else None.
-        takes: Whether the device would take that token of the target in its place.
+        takes: Whether the device would take that token of the target in its place; of its own token, whether it may
+            agree where the target says it before it has left.
     """
 
     __slots__ = (

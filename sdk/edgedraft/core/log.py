@@ -255,6 +255,10 @@ class DraftLog:
             token = self._proposals[0]
             node = self._path[0] if self._path else None
             agrees = node is not None and node.wire == token
+            if node is not None and agrees and self._last_word and not self._may_agree(node):
+                self._hold(node)
+                self._cut_behind(node)
+                agrees = False
             if node is not None and not node.given and node.held is None:
                 matched += agrees
                 missed += not agrees
@@ -306,6 +310,11 @@ class DraftLog:
         self._send_again(epoch + 1)
 
     # ------------------------------------------------------------ inside
+
+    @staticmethod
+    def _may_agree(node: Node) -> bool:
+        """Whether a token may be settled as the cloud guessed it: what has not left yet may be what must not."""
+        return bool(node.number) or node.held is not None or node.takes(node.token)
 
     def _hold(self, node: Node) -> None:
         node.held = node.token

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from edgedraft.privacy.detect import Finding
+from edgedraft.privacy.patterns import name_words
 from edgedraft.privacy.restore import MENTION, Restorer, mention_key
 from edgedraft.privacy.values import Secret, ValueFinder, form_of
 
@@ -15,6 +16,10 @@ _LITERAL: Final = "TEXT"
 """Kind of what looks like a placeholder in the prompt itself: it is cloaked too, so that it comes back as it was."""
 _ONE_SPELLING: Final = {"EMAIL", "PHONE", "BANK_ACCOUNT", "CARD", "NATIONAL_ID", "IP", "MAC", "BIRTH_DATE", "PERSON"}
 """Kinds whose value is the same however it is spaced or cased; others, such as passwords, are as they are written."""
+_MAY_BE_NAMES: Final = {"PERSON", "SECRET"}
+_NAME: Final = "NAME"
+"""Kind of a word of a name that is neither the first nor the last."""
+_PARTS: Final = re.compile(r"[^\W\d_]+(?:[-'’][^\W\d_]+)*")
 _SHORTEST_NAME: Final = 3
 _ANY_CASE: Final = 6
 """A first or last name of so many letters is one in any case."""
@@ -93,15 +98,22 @@ class Cloak:
             self._placeholders[identity] = self._assign(f"[{kind}_{number}]", value)
             self._secrets.append(Secret(value, kind))
             self._finder.add(value)
-            words = value.split()
-            if kind == "PERSON" and len(words) > 1:
-                for name, part in (("FIRST_NAME", words[0]), ("LAST_NAME", words[-1])):
-                    if len(part) >= _SHORTEST_NAME and part.isalpha() and part not in self._names:
-                        self._names[part] = self._assign(f"[{name}_{number}]", part)
-                        if len(form := form_of(part)) >= _ANY_CASE:
-                            self._names.setdefault(form, self._names[part])
-                        self._finder.add(part)
+            if kind in _MAY_BE_NAMES and len(value.split()) > 1:
+                self._learn_names(value, number, is_person=kind == "PERSON")
         return self._placeholders[identity]
+
+    def _learn_names(self, value: str, number: int, *, is_person: bool) -> None:
+        """Give placeholders to the words of a name, which tell of it by themselves."""
+        words = value.split()
+        ends = {words[0]: f"[FIRST_NAME_{number}]", words[-1]: f"[LAST_NAME_{number}]"} if is_person else {}
+        known = {part: each for part, each in ends.items() if len(part) >= _SHORTEST_NAME and _PARTS.fullmatch(part)}
+        for part in [*known, *name_words(value, sure=is_person)]:
+            if part not in self._names:
+                placeholder = known.get(part) or f"[{_NAME}_{self._number(_NAME)}]"
+                self._names[part] = self._assign(placeholder, part)
+                if is_person and len(form := form_of(part)) >= _ANY_CASE:
+                    self._names.setdefault(form, self._names[part])
+                self._finder.add(part)
 
     def _literal(self, text: str) -> str:
         """Stand in for what looks like a placeholder in the prompt, so that it comes back as it is."""

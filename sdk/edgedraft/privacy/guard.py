@@ -4,10 +4,10 @@ A *secret* never leaves, nor a piece of it from a number of words or characters 
 other *private text* (`GuardLimits`). Both are matched in normalised text (`normalise`) over everything that the
 verifier can put together: along the path of the draft, in the order of sending within a session, and in the order of
 sending over all sessions of the guard; as the text stands, with spelled numbers read as digits, and by its digits
-alone, from six on, where no more than some sixty letters part them. A secret date is known in its usual spellings. What
-also stands in the public view is free. Pieces too short to be held back are counted: of each secret only so many
-characters leave in pieces that a word starts with, of four letters or of three characters with a digit, or that stand
-anywhere, of four with a digit.
+alone, from six on or a whole number of four or more, where no more than some sixty letters part them. A secret date is
+known in its usual spellings. What also stands in the public view is free. Pieces too short to be held back are counted:
+of each secret only so many characters leave in pieces that a word starts with, of four letters or of three characters
+with a digit, or that stand anywhere, of four with a digit.
 
 What is not promised: the guard compares, it does not understand. A drafter that means to tell can do so in other words,
 in base64 or hexadecimal, in another script or language, in another notation ("1.2 million"), reversed, with letters put
@@ -18,7 +18,7 @@ their prompt, as language models do; against a drafter that is an enemy nothing 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
 from edgedraft.errors import InvalidInput, LeakError
@@ -67,6 +67,8 @@ class Guard:
         token_bytes: Bytes of a token; none for special tokens.
         limits: From which size on a piece may not leave.
         names: Which of the secrets are names of people; others are names if they are written like one.
+        spent: Of each secret, in compact form, the bits of its characters that left in pieces; guards that may come to
+            know the same secret share it. None: of this guard alone.
 
     Raises:
         InvalidInput: A secret has neither letters nor digits and so cannot be found in a text.
@@ -80,18 +82,24 @@ class Guard:
         token_bytes: Callable[[int], bytes],
         limits: GuardLimits | None = None,
         names: Iterable[str] = (),
+        spent: dict[str, int] | None = None,
     ) -> None:
         self._patterns = Patterns(limits or GuardLimits())
         self._token_bytes = token_bytes
         self._seen: set[tuple[str, bool]] = set()
         self._private: set[str] = set()
         self._published = ""
-        self._spent: dict[int, int] = {}  # secret -> bits of its characters that left in pieces
+        self._spent = {} if spent is None else spent
         self._everything = NOTHING  # all that left, of all sessions, in the order of sending
         self.extend(secrets, private_texts, public_text, names)
 
     def __repr__(self) -> str:
         return f"<Guard: {self._patterns!r}>"
+
+    @property
+    def watched(self) -> Collection[str]:
+        """The secrets whose pieces are counted, in compact form."""
+        return self._patterns.watched
 
     def extend(
         self,
@@ -159,14 +167,36 @@ class Guard:
             return True
         if any(each.forbidden for each in found):
             return False
-        spent: dict[int, int] = {}
+        spent, fits = self._add_up(found)
+        if fits:
+            self._spent.update(spent)
+        return fits
+
+    def _add_up(self, found: Iterable[Found]) -> tuple[dict[str, int], bool]:
+        """What would have left of secrets with these pieces, and whether so much may."""
+        spent: dict[str, int] = {}
+        fits = True
         for secret, bits in (share for each in found for share in each.shares):
-            known = spent.get(secret, self._spent.get(secret, 0))
-            if bits & ~known and self._patterns.exceeds(secret, bits | known):
-                return False
-            spent[secret] = bits | known
-        self._spent |= spent
-        return True
+            compact = self._patterns.watched[secret]
+            known = spent.get(compact, self._spent.get(compact, 0))
+            fits = fits and not (bits & ~known and self._patterns.exceeds(secret, bits | known))
+            spent[compact] = bits | known
+        return spent, fits
+
+    def may_take(self, trail: Trail) -> bool:
+        """Whether the device may decide for a token, or agree to one that the verifier guessed.
+
+        To agree tells that the guess is right: it counts as if the token left.
+
+        Args:
+            trail: The path with the token.
+        """
+        return not trail.held and (trail._found is NOT_FOUND or self._add_up((trail._found,))[1])
+
+    def taken(self, trail: Trail) -> None:
+        """Count a token that is settled: the device has agreed to it, whether it has sent it or not."""
+        if trail._found is not NOT_FOUND and trail._wire is None and not trail.held:
+            self._spent.update(self._add_up((trail._found,))[0])
 
     def session(self) -> GuardSession:
         """Watch over one more session."""

@@ -29,6 +29,7 @@ class Guards:
         self._token_bytes = token_bytes
         self._guards: OrderedDict[int, Guard] = OrderedDict()
         self._known: dict[tuple[GuardLimits, str], int] = {}
+        self._spent: dict[str, int] = {}  # two guards may turn out to be of one matter: neither forgets what left
         self._count = 0
 
     def guard(self, views: Views, public_text: str, limits: GuardLimits) -> Guard:
@@ -48,7 +49,7 @@ class Guards:
         telling = [(limits, text) for text in (*secrets, *own)]
         number = next((self._known[each] for each in telling if each in self._known), None)
         if number is None:
-            guard = Guard(secrets, views.private_texts, public_text, self._token_bytes, limits, names)
+            guard = Guard(secrets, views.private_texts, public_text, self._token_bytes, limits, names, self._spent)
             self._count += 1
             number = self._count
             self._guards[number] = guard
@@ -60,6 +61,9 @@ class Guards:
         if len(self._guards) > KEPT:
             gone, _ = self._guards.popitem(last=False)
             self._known = {each: owner for each, owner in self._known.items() if owner != gone}
+            watched = {secret for kept in self._guards.values() for secret in kept.watched}
+            for secret in self._spent.keys() - watched:
+                del self._spent[secret]
         return guard
 
 

@@ -21,6 +21,7 @@ from edgedraft.privacy.numbers import CONNECTORS, DIGIT_WORDS, number_parts, rea
 _LEAST_REACH, _FARTHEST_REACH = 32, 128
 _KEY: Final = 8  # whole strings from this length on are found by their last characters, and stand anywhere
 _LETTERS, _DIGITS, _DIGITS_ANYWHERE = 4, 3, 4  # lengths of the least pieces that the budget counts
+_DIGITS_ALONE: Final = 4  # a shorter number stands in any text, its digits between others
 
 _NAME: Final = re.compile(r"[^\W\d_](?:[^\W\d_]|[\u0300-\u036f\u0900-\u0dff])*")  # marks of scripts that have them
 _MOST_NAMES: Final = 12  # words of a whole name
@@ -65,6 +66,8 @@ class Patterns:
     Attributes:
         reach: How many characters back a match may start; it only grows. Of what is very long the end is matched.
         have_digits: Whether there are digits in them, so that spelled numbers matter.
+        digits_kept: How many digits back the look-up of digits alone reaches; 0 where nothing is looked up so.
+        watched: The secrets in compact form, by the numbers that pieces name them by.
     """
 
     def __init__(self, limits: GuardLimits) -> None:
@@ -72,24 +75,22 @@ class Patterns:
         self._size = limits.secret_chars
         self._windows: set[str] = set()
         self._digits: set[str] = set()
+        self._digit_lengths: set[int] = set()
         self._long: set[str] = set()
         self._lengths: dict[str, tuple[int, ...]] = {}  # last characters of a long string -> lengths of such
         self._short: set[str] = set()
         self._pieces: dict[str, tuple[Share, ...]] = {}
         self._at_starts: tuple[int, ...] = ()  # lengths of what is looked for where a word starts
         self._budgets: list[int] = []  # of each secret: how many of its characters may leave in pieces
+        self.watched: list[str] = []
         self._public = self._public_digits = ""
         self._public_short: set[str] = set()
         self.reach = max(_LEAST_REACH, limits.secret_chars)
         self.have_digits = False
+        self.digits_kept = 0
 
     def __repr__(self) -> str:
         return f"<Patterns: {len(self._budgets)} secrets, {len(self._long)} runs>"
-
-    @property
-    def digits_kept(self) -> int:
-        """How many digits back the look-up of digits alone reaches."""
-        return self._size if self._digits else 0
 
     # ------------------------------------------------------------ what is forbidden
 
@@ -120,7 +121,7 @@ class Patterns:
         if not spelled:
             return False
         as_digits = numerals(parts(secret))
-        names = [] if is_name is False else _names(secret, sure=bool(is_name))
+        names = [] if is_name is False else ["".join(words(word)) for word in name_words(secret, sure=bool(is_name))]
         for form in {tuple(spelled), tuple(numerals(spelled))}:
             compact = "".join(form)
             self._windows |= self._free(_windows(compact, self._size))
@@ -130,7 +131,12 @@ class Patterns:
             self._watch_pieces(compact)
         digits = "".join(filter(str.isdigit, as_digits))
         self.have_digits |= bool(digits)
-        self._digits |= {window for window in _windows(digits, self._size) if window not in self._public_digits}
+        whole = {digits} if len(digits) >= _DIGITS_ALONE and digits == "".join(as_digits) else set()
+        for window in _windows(digits, self._size) or whole:
+            if window not in self._public_digits:
+                self._digits.add(window)
+                self._digit_lengths.add(len(window))
+                self.digits_kept = max(self.digits_kept, len(window))
         self._forbid(date_spellings(as_digits))
         return True
 
@@ -150,6 +156,7 @@ class Patterns:
 
     def _watch_pieces(self, compact: str) -> None:
         secret = len(self._budgets)
+        self.watched.append(compact)
         self._budgets.append(min(max(self._size, len(compact) // _BUDGET_SHARE), len(compact)) - 1)
         found: dict[str, int] = {}
         for length in range(_DIGITS, max(min(self._size, _KEY), _DIGITS_ANYWHERE + 1)):
@@ -235,8 +242,8 @@ class Patterns:
 
     def digits_end_in(self, digits: str, start: int) -> bool:
         """The same for digits alone, whatever stands between them."""
-        size = self._size
-        return any(digits[max(end - size, 0) : end] in self._digits for end in range(start + 1, len(digits) + 1))
+        ends = range(start + 1, len(digits) + 1)
+        return any(digits[max(end - size, 0) : end] in self._digits for size in self._digit_lengths for end in ends)
 
     def exceeds(self, secret: int, bits: int) -> bool:
         """Whether these are more characters of a secret than may leave in pieces."""
@@ -268,8 +275,13 @@ def render(group: Sequence[str]) -> list[str]:
     return [*read(parts), *group[end:]]
 
 
-def _names(secret: str, *, sure: bool) -> list[str]:
-    """The words of what is a name, or written as one: `Ana` tells of `Ana van Dijk` by itself, `van` does not."""
+def name_words(secret: str, *, sure: bool) -> list[str]:
+    """The words of what is a name, or written as one: `Ana` tells of `Ana van Dijk` by itself, `van` does not.
+
+    Args:
+        secret: Its text.
+        sure: It is a name, however it is written.
+    """
     spelled = _NAME.findall(unicodedata.normalize("NFC", secret))
     small = [word for word in spelled if word[0].islower()]
     if not sure:
@@ -278,9 +290,7 @@ def _names(secret: str, *, sure: bool) -> list[str]:
             return []
     # Where all is small, particles are not to be told from names.
     told = spelled if len(small) == len(spelled) else [word for word in spelled if not word[0].islower()]
-    return [
-        "".join(words(word)) for word in told if len(word) >= (_SHORTEST_NAME if word[0] != word[0].swapcase() else 2)
-    ]
+    return [word for word in told if len(word) >= (_SHORTEST_NAME if word[0] != word[0].swapcase() else 2)]
 
 
 def _windows(text: str, size: int) -> set[str]:

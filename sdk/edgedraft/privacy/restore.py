@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping
 from copy import copy
 from typing import Final, Self
@@ -11,24 +12,30 @@ from typing import Final, Self
 # and possessive: no text makes the match slow.
 _WORDS: Final = r"[A-Za-z]{1,32}+(?:[ _\\-]{1,3}+[A-Za-z]{1,32}+){0,3}+[ _\\-]{0,3}+"
 _BARE_WORDS: Final = r"[A-Za-z]{1,32}+(?:\\?+_[A-Za-z]{1,32}+){0,3}+\\?+_"
-_NUMBER: Final = r"[0-9]{1,6}+"
+_NUMBER: Final = r"\d{1,6}+"
 _ENDING: Final = r"(?:['’]?+s)?+"
+_EMPHASIS: Final = 3
+"""So many underscores around a mention may be Markdown's."""
+_BEFORE: Final = r"(?<![A-Za-z0-9\\])" + "".join(rf"(?<![A-Za-z0-9]{'_' * count})" for count in range(1, _EMPHASIS + 1))
+_BEHIND: Final = rf"(?!_{{0,{_EMPHASIS}}}[A-Za-z0-9])"
 MENTION: Final = re.compile(
     rf"\[ {{0,2}}({_WORDS}{_NUMBER})({_ENDING}) {{0,2}}\]"
     rf"|\\\[ {{0,2}}({_WORDS}{_NUMBER})({_ENDING}) {{0,2}}\\\]"
-    rf"|(?<![A-Za-z0-9_\\])({_BARE_WORDS}{_NUMBER})(s?+)(?![A-Za-z0-9_])"
+    rf"|{_BEFORE}({_BARE_WORDS}{_NUMBER})(s?+){_BEHIND}"
 )
 """A placeholder as models write it: `[PERSON_1]`, `[ Person 1 ]`, `[person_1's]`, `\\[PERSON\\_1\\]`, `Person_1`.
 
 Two of its groups take part: the placeholder without brackets, and an ending.
 """
-_START: Final = re.compile(r"\\|\[|(?<![A-Za-z0-9_\\])[A-Za-z]")
+_START: Final = re.compile(rf"\\|\[|{_BEFORE}[A-Za-z]")
 _UNFINISHED: Final = re.compile(
-    r"\\?\[ {0,2}(?P<bracketed>[A-Za-z][A-Za-z _\\-]{0,140}+[0-9]{0,6}+)?(?:['’]?s?) {0,2}\\?"
-    r"|(?P<bare>[A-Za-z][A-Za-z_\\]{0,140}+[0-9]{0,6}+)s?"
+    r"\\?\[ {0,2}(?P<bracketed>[A-Za-z][A-Za-z _\\-]{0,140}+\d{0,6}+)?(?:['’]?s?) {0,2}\\?"
+    rf"|(?P<bare>[A-Za-z][A-Za-z_\\]{{0,140}}+\d{{0,6}}+)s?_{{0,{_EMPHASIS}}}"
     r"|\\"
 )
 """What may still become a mention when more text follows."""
+_DECIDED: Final = re.compile(rf"_{{0,{_EMPHASIS}}}[^_]|_{{{_EMPHASIS + 1}}}")
+"""What shows that a bare mention does not go on."""
 _LETTERS: Final = 2
 """So many capital letters of a kind behind a bracket, at the very end of a text, are half a placeholder."""
 _LONGEST: Final = 160
@@ -38,7 +45,7 @@ _LONGEST: Final = 160
 def mention_key(mention: str) -> str:
     """What is the same in all spellings of a placeholder: its letters, and its number without zeros in front."""
     letters = "".join(filter(str.isalpha, mention)).casefold()
-    number = "".join(filter(str.isdecimal, mention))
+    number = "".join(str(unicodedata.decimal(char)) for char in mention if char.isdecimal())
     return letters + number.lstrip("0")
 
 
@@ -56,7 +63,7 @@ class Restorer:
         self._values = values
         self._beginnings = {key[:length] for key in values for length in range(len(key) + 1)}
         self._held = ""
-        self._before = ""  # the character before what is held: a mention begins a word
+        self._before = ""  # the last characters before what is held: a mention begins a word
 
     def fork(self) -> Self:
         """One that goes on from here on its own, as for text that is not settled yet."""
@@ -81,7 +88,7 @@ class Restorer:
             begin = start.start()
             position = begin + 1
             mention = MENTION.match(text, begin)
-            if mention and (at_end or mention.end() < len(text) or text[-1] == "]"):
+            if mention and (at_end or text[mention.end() - 1] == "]" or _DECIDED.match(text, mention.end())):
                 body, ending = (group for group in mention.groups() if group is not None)
                 if (value := self._values.get(mention_key(body))) is not None:
                     out += (text[shown:begin], value, ending)
@@ -90,7 +97,7 @@ class Restorer:
                 held = begin
                 break
         out.append(text[shown:held])
-        self._before, self._held = text[:held][-1:], text[held:]
+        self._before, self._held = text[:held][-_EMPHASIS - 1 :], text[held:]
         if at_end:
             out.append(self._cut_off())
             self._held = ""

@@ -37,6 +37,9 @@ def restored(text: str, cuts: list[int] = ()) -> str:
         ("[person_1]'s cat, [Person_1's] dog", "Alice's cat, Alice's dog"),
         ("[ PERSON 1 ] and [PERSON-12] and [PERSON1]", "Alice and Bob and Alice"),
         ("Person_1, person_12 and PERSON_01.", "Alice, Bob and Alice."),
+        ("_PERSON_1_, __Person_12__, [PERSON_1]_ and PERSON_1____", "_Alice_, __Bob__, Alice_ and Alice____"),
+        ("x_PERSON_1, PERSON_1_2 and PERSON_1_x", "x_PERSON_1, PERSON_1_2 and PERSON_1_x"),
+        ("[PERSON_１] و[PERSON_١٢]", "Alice وBob"),
         (r"\[PERSON\_1\], **[PERSON_1]**, `[PERSON\_1]`", "Alice, **Alice**, `Alice`"),
         ("[First Name 1] <first_name_1>", "Al <Al>"),
         ("two [PERSON_1s]", "two Alices"),
@@ -79,6 +82,7 @@ PIECES = st.sampled_from(
         "EMAIL_1",
         "FIRST",
         "NAME",
+        "__",
         "x",
         "é",
         "\n",
@@ -234,3 +238,19 @@ def test_a_long_name_is_hidden_in_any_spelling_and_a_short_one_as_it_is():
     cloak = Cloak()
     cloak.learn([Secret("Rose Lindqvist", "PERSON")])
     assert cloak.hide("LINDQVIST wrote, Rose read: a rose") == "[LAST_NAME_1] wrote, [FIRST_NAME_1] read: a rose"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "text", "hidden"),
+    [
+        ("Ana Sofía Ríos", "PERSON", "Ana or Sofía?", "[FIRST_NAME_1] or [NAME_1]?"),
+        ("Lee-Ann O'Hara", "PERSON", "Lee-Ann, or Ann, O'Hara", "[FIRST_NAME_1], or [NAME_2], [LAST_NAME_1]"),
+        ("Blue Heron", "SECRET", "the Heron, a heron, is blue", "the [NAME_2], a heron, is blue"),
+        ("open sesame", "SECRET", "open the door", "open the door"),
+    ],
+)
+def test_each_word_that_tells_of_a_name_is_hidden(name, kind, text, hidden):
+    cloak = Cloak()
+    cloak.learn([Secret(name, kind)])
+    assert cloak.hide(text) == hidden
+    assert cloak.restore(hidden) == text

@@ -101,6 +101,7 @@ def test_each_kind_is_found_with_its_exact_span(text, finding):
         "password: ${DB_PASSWORD}, password: ********",
         "the mark on the rose, in may",
         "token: /usr/share/dict/words1234",
+        "the token limit of gpt-4o-mini-2024-07-18 and of claude-3-5-sonnet-20241022",
     ],
 )
 def test_look_alikes_are_left_alone(text):

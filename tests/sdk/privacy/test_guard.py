@@ -55,6 +55,13 @@ def test_six_characters_of_a_secret_are_held_back(said: str):
     assert held(guard, tokens, said)
 
 
+@pytest.mark.parametrize("said", ["4 and 7 and then 1, at last 1", "4x7x1x1", "four or seven or one or one"])
+def test_a_short_number_may_not_leave_between_other_words(said: str):
+    guard, tokens = make("4711")
+    assert held(guard, tokens, said)
+    assert not held(guard, tokens, "4 and 7 and then 2")
+
+
 @pytest.mark.parametrize(
     ("secret", "said"),
     [
@@ -319,6 +326,21 @@ def test_pieces_leave_within_a_budget_over_all_sessions():
     assert wire(guard, tokens, "Group one: 4929. ") == "Group one: 4929. "
     assert wire(guard, tokens, "Group two: 1234. ") == f"Group two: 12{2 * PLACEHOLDER.decode()}. "
     assert wire(guard, tokens, "Once more: 4929") == "Once more: 4929"
+
+
+def test_to_agree_to_a_guess_counts_as_if_it_left():
+    guard, tokens = make(CARD)
+    for guess in ("Is it 4929?", "Or 12"):
+        trail = guard.root()
+        for token in tokens.split(guess):
+            trail, _ = guard.step(trail, token, known=True)
+            assert guard.may_take(trail)
+            guard.taken(trail)
+    trail, held_back = guard.step(trail, tokens.id(b"34"), known=True)
+    assert not held_back  # it is too short to be forbidden, but more than may be told
+    assert not guard.may_take(trail)
+    assert wire(guard, tokens, "Group two: 1234. ") == f"Group two: 12{2 * PLACEHOLDER.decode()}. "
+    assert wire(guard, tokens, "Group one: 4929. ") == "Group one: 4929. "
 
 
 def test_ordinary_parts_of_words_do_not_use_up_a_budget():

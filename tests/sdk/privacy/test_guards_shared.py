@@ -97,6 +97,36 @@ def test_a_system_message_in_common_makes_no_one_matter_of_two_prompts(desk):
         second.check_text("Blue Heron Trading will")
 
 
+def test_two_matters_that_turn_out_to_be_one_forget_nothing_that_left(desk):
+    def tell(guard: Guard, text: str) -> bool:
+        session, trail = guard.session(), guard.root()
+        for char in text.encode():
+            trail, held = guard.step(trail, char)
+            if held or session.leave(char, trail):
+                return False
+        return True
+
+    one, other = desk.guard(private("x", secret="4929123477")), desk.guard(private("x", secret="8123456709"))
+    assert one is not other
+    assert tell(other, "first 8123")
+    both = Prompt((Message("user", (Part("4929123477", secret=True), Part(" 8123456709", secret=True))),))
+    assert desk.guard(both) is one
+    assert not tell(one, "then 4567")
+    assert not tell(other, "then 4567")
+
+
+def test_what_is_counted_of_secrets_is_forgotten_with_their_guards(desk, monkeypatch):
+    monkeypatch.setattr(guards_module, "KEPT", 1)
+    guard = desk.guard(private("x", secret="4929123477"))
+    trail = guard.root()
+    for char in b"4929":
+        trail, _ = guard.step(trail, char)
+    guard.taken(trail)
+    assert desk._guards._spent
+    desk.guard(private("x", secret="8123456709"))
+    assert not desk._guards._spent
+
+
 def test_a_conversation_publishes_what_is_new_and_what_straddles_it(desk):
     guard = Guard([], ["one two three four five six seven"], "Count: one two three", lambda token: bytes([token]))
     guard.extend(public_text="Count: one two three four five")

@@ -34,6 +34,7 @@ _KEY_WORD: Final = re.compile(
 )
 _TOKEN: Final = re.compile(r"(?<![A-Za-z0-9_./+~-])[A-Za-z0-9_+][A-Za-z0-9_./+~-]{15,512}+={0,2}")
 _ALONE: Final = re.compile(r"(?<![A-Za-z0-9_./+=@:,~-])[A-Za-z0-9_-]{24,128}+(?![A-Za-z0-9_./+=@~-])")
+_VERSION_PARTS: Final = re.compile(r"[a-z]{2,16}(?:[-_./](?:[a-z]{2,16}|v?\d{1,4}[a-z]?)){1,12}")
 _TOLD_BITS: Final = 3.0
 _ALONE_BITS: Final = 4.0
 """Bits of entropy a character, by the frequencies within the token: words have less than keys."""
@@ -66,7 +67,8 @@ def api_key(text: str) -> Spans:
         yield match.span(1)
     for match in behind(_KEY_WORD, _TOKEN, text, 24):
         value = match.group().rstrip(".,")
-        if "://" not in value and _has_digits_and_letters(value) and _bits(value) >= _TOLD_BITS:
+        told = "://" not in value and _has_digits_and_letters(value) and _bits(value) >= _TOLD_BITS
+        if told and not _names_a_version(value):
             yield match.start(), match.start() + len(value)
     for match in _ALONE.finditer(text):
         value = match.group()
@@ -95,6 +97,11 @@ def _bits(value: str) -> float:
 
 def _has_digits_and_letters(value: str) -> bool:
     return any(map(str.isdecimal, value)) and any(map(str.isalpha, value))
+
+
+def _names_a_version(value: str) -> bool:
+    """Whether small words, short numbers and the like stand between hyphens, as in `gpt-4o-mini-2024-07-18`."""
+    return _VERSION_PARTS.fullmatch(value) is not None
 
 
 def _is_mixed(value: str) -> bool:
