@@ -20,6 +20,8 @@ STRETCH: Final = 4.0
 three quarters of the rows a second that the largest would do, and a session that waits for it waits that much less."""
 _MEMORY: Final = 0.8
 """Weight of what was measured before against one new measurement."""
+_TOLD: Final = 1e-9
+"""Beyond rounding: what the determinant of a fit must have of the product of its diagonal."""
 _REPEATS: Final = 2
 _PROMPT: Final = 8
 
@@ -133,16 +135,23 @@ def fit(points: list[tuple[float, float]]) -> Roofline:
     """
     rows = np.array([point[0] for point in points])
     seconds = np.array([point[1] for point in points])
-    best, least = Roofline(float(seconds.mean()), 0.0, float(rows[-1])), math.inf
-    for knee in rows[:-1]:
-        over = np.maximum(0.0, rows - knee)
-        # Relative errors: the times span more than one order of magnitude.
-        design = np.column_stack([np.ones_like(over), over]) / seconds[:, None]
-        (base, slope), *_ = np.linalg.lstsq(design, np.ones_like(seconds), rcond=None)
-        error = float(((design @ (base, slope) - 1) ** 2).sum())
-        if error < least and base > 0 and slope >= 0:
-            best, least = Roofline(float(base), float(slope), float(knee)), error
-    return best
+    knees = rows[:-1]
+    # A row a knee. Relative errors, since the times span more than one order of magnitude: for each knee the normal
+    # equations of base / seconds + slope * over / seconds = 1.
+    one = 1 / seconds
+    over = np.maximum(0.0, rows - knees[:, None]) / seconds
+    ones, mixed, overs = (one**2).sum(), over @ one, (over**2).sum(axis=1)
+    determinant = ones * overs - mixed**2
+    told = determinant > _TOLD * ones * overs  # else the times are so far apart that only one of them counts
+    determinant[~told] = 1.0
+    base = (overs * one.sum() - mixed * over.sum(axis=1)) / determinant
+    slope = (ones * over.sum(axis=1) - mixed * one.sum()) / determinant
+    errors = ((base[:, None] * one + slope[:, None] * over - 1) ** 2).sum(axis=1)
+    errors[~told | (base <= 0) | (slope < 0)] = math.inf
+    best = int(errors.argmin())
+    if not math.isfinite(errors[best]):
+        return Roofline(float(seconds.mean()), 0.0, float(rows[-1]))
+    return Roofline(float(base[best]), float(slope[best]), float(knees[best]))
 
 
 async def measure(engine: Engine, times: StepTimes) -> None:

@@ -8,7 +8,7 @@ is.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
@@ -171,8 +171,11 @@ def check_draft(message: pb.Draft, limits: FrameLimits) -> None:
 
 def given_flags(message: pb.Draft) -> tuple[bool, ...]:
     """Whether each token of a checked block is given."""
+    count = len(message.tokens)
+    if not message.given:
+        return (False,) * count
     bits = int.from_bytes(message.given, "little")
-    return tuple(bool(bits >> i & 1) for i in range(len(message.tokens)))
+    return tuple(bool(bits >> i & 1) for i in range(count))
 
 
 def given_bits(flags: Sequence[bool]) -> bytes:
@@ -181,7 +184,9 @@ def given_bits(flags: Sequence[bool]) -> bytes:
     return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
 
 
-def _check_ids(field: str, ids: Iterable[int], vocab_size: int) -> None:
+def _check_ids(field: str, ids: Sequence[int], vocab_size: int) -> None:
+    if max(ids, default=0) < vocab_size:
+        return
     for index, token in enumerate(ids):
         if token >= vocab_size:
             raise InvalidInput(
