@@ -54,6 +54,7 @@ class GatedStream:
         self._page = page
         self._guard = guard
         self._shaping = shaping
+        self._sizes = tuple(shaping.sizes)
         self._traffic = traffic
         self._beat = beat
         self._clock = clock
@@ -115,9 +116,8 @@ class GatedStream:
         async with self._in_order:
             self._check(frame)
             bare, is_open = frame.ByteSize(), frame.HasField("open")
-            sizes = self._shaping.sizes
             # An opening frame holds the prompt, whose length a smaller size would tell.
-            pad(frame, sizes[-1:] if is_open else sizes)
+            pad(frame, self._sizes[-1:] if is_open else self._sizes)
             data = frame.SerializeToString()
             empty = frame.WhichOneof("frame") is None and not frame.settled
             self._page.record("up", frame, data, held)

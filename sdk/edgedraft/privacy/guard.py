@@ -163,7 +163,10 @@ class Guard:
 
     def _spend(self, found: Sequence[Found]) -> bool:
         """Count the pieces of secrets that are about to leave; False, and nothing counted, if they must not."""
-        if all(each is NOT_FOUND for each in found):
+        for each in found:
+            if each is not NOT_FOUND:
+                break
+        else:
             return True
         if any(each.forbidden for each in found):
             return False

@@ -93,6 +93,10 @@ def squeeze(text: str) -> Piece:
 
 def _squeeze_ascii(text: str) -> Piece:
     """The same without a step for each character, for what most texts are."""
+    word = text[1:] if text[:1] == " " else text
+    if word.isalpha() and word.islower():  # as most tokens
+        inside = INSIDE * len(word)
+        return Piece(word, inside, _LOWER, _LOWER) if word is text else Piece(word, START + inside[1:], GAP, _LOWER)
     shapes = text.translate(_ASCII_SHAPES)
     bounds = _ASCII_STARTS.sub(START, shapes).translate(_SHAPES_INSIDE)
     return Piece(text.translate(_ASCII_COMPACT), bounds, shapes[:1], shapes[-1:])

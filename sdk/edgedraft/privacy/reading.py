@@ -94,7 +94,7 @@ def interrupted(reading: Reading) -> Reading:
 
 def is_torn(reading: Reading, data: bytes) -> bool:
     """Whether bytes go on with a character whose beginning is not there."""
-    return not reading.pending and 0x80 <= int.from_bytes(data[:1]) < 0xC0
+    return not reading.pending and bool(data) and 0x80 <= data[0] < 0xC0
 
 
 def contains(text: str, patterns: Patterns, *, cut: bool) -> bool:

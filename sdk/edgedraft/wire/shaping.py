@@ -45,8 +45,10 @@ def pad(frame: pb.ClientFrame | pb.ServerFrame, sizes: Sequence[int]) -> None:
 
 
 def _fitting(least: int, sizes: Sequence[int]) -> int:
-    last = sizes[-1]
-    return next((size for size in sizes if size >= least), -(-least // last) * last)
+    for size in sizes:
+        if size >= least:
+            return size
+    return -(-least // sizes[-1]) * sizes[-1]
 
 
 def check_shaping(message: pb.Shaping) -> None:
