@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from edgedraft.errors import Unauthenticated
 from edgedraft.identity import Identity
 from edgedraft_apps.bench.crowd import Crowd, Pace, ParkedSessions
+from edgedraft_apps.bench.echo import echo_cost
 from edgedraft_apps.bench.load import LoadSettings, make_identities, run_load
 from edgedraft_apps.bench.measured import LoopLag, Samples
 from edgedraft_apps.bench.suite import Suite
@@ -171,6 +172,13 @@ async def test_the_command_writes_its_json(tmp_path):
     assert process.returncode == 0, errors
     assert "settled tokens/s" in output.decode()
     assert json.loads((tmp_path / "load.json").read_text(encoding="utf-8"))["suite"] == "load"
+
+
+async def test_what_grpc_alone_costs_is_measured_on_its_own_streams(tmp_path):
+    suite = Suite(tmp_path, quick=True, progress=lambda *_: None)
+    cost = await echo_cost(suite, streams=3, frames_a_second=50, seconds=1)
+    assert 0 < cost < 1
+    assert not any(b"bench.echo" in Path(f"/proc/{child}/cmdline").read_bytes() for child in children(os.getpid()))
 
 
 def children(pid: int) -> list[int]:

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 from typing import Final
 
 from edgedraft_apps.bench.crowd import Crowd, Pace, ParkedSessions, jain_index, percentile
+from edgedraft_apps.bench.echo import echo_cost
 from edgedraft_apps.bench.load import wait
 from edgedraft_apps.bench.machine import ProcessUse
 from edgedraft_apps.bench.measured import LoopLag, Samples
@@ -41,12 +42,14 @@ async def gateway_cost(suite: Suite) -> list[Row]:
     blocks = samples.blocks_between(start, end)
     verdicts = len(samples.between(start, end))
     used = (after.cpu_seconds - before.cpu_seconds) * 1000
+    alone = await echo_cost(suite, sessions, max(1, blocks) / (end - start), suite.seconds(15)) * 1000
     case = (
         f"{sessions} sessions, {blocks / (end - start):.0f} blocks and {verdicts / (end - start):.0f} verdicts a second"
     )
     return [
         Row.at_most("gateway CPU a block", case, used / max(1, blocks), 0.5, "ms"),
         Row("gateway CPU a verdict", case, used / max(1, verdicts), "ms"),
+        Row("CPU of gRPC and TLS alone, an echo of a frame", f"{sessions} streams, as many frames", alone, "ms"),
         Row.exactly("errors", case, crowd.errors.total() + crowd.refused, 0),
     ]
 
