@@ -28,6 +28,7 @@ from edgedraft_apps.demo import PROMPT, DemoSettings, answer
 from edgedraft_apps.figures import figures
 from edgedraft_apps.ledger_cli import ledger_app
 from edgedraft_apps.models_cli import JsonOption, RegistryOption, SourceOption, models_app, print_json
+from edgedraft_apps.plan_cli import plan
 from edgedraft_apps.progress import ProgressBars
 from edgedraft_apps.terminal import show
 from edgedraft_models import Store, build_model, build_pair, default_home, load_registry
@@ -63,6 +64,7 @@ app = typer.Typer(
 app.add_typer(models_app, name="models")
 app.add_typer(bench_app, name="bench")
 app.add_typer(ledger_app, name="ledger")
+app.command()(plan)
 
 PairOption = Annotated[str | None, typer.Option(help="Pair of `edgedraft models list`. [the default pair]")]
 MaxTokensOption = Annotated[int, typer.Option(help="Tokens to generate at most.")]
