@@ -23,7 +23,7 @@ from edgedraft_apps.wan import WanProxy
 from edgedraft_cloud.authority import DevelopmentAuthority
 from edgedraft_models import BuiltPair
 
-PROMPT: Final = "Write three friendly sentences that thank [[Maria Lindqvist]] for the [[red bicycle]]."
+PROMPT: Final = "Explain to [[Maria Lindqvist]] in a few sentences why the sky is blue."
 MAX_RTT: Final = 10.0
 
 
