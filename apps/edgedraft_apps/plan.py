@@ -113,8 +113,8 @@ class Question:
     target: Target
     rtts: Sequence[float]
     gamma: int = 6
-    branches: float = 1.1
-    covered: float = 0.4
+    branches: float = 1.0
+    covered: float = 0.0
     goal: float = 0.05
     beside: float = 0.0
 
@@ -142,7 +142,7 @@ class AtRtt:
         sync: The device drafts `gamma` tokens, sends them and waits.
         gamma: The best for that.
         chain: The device drafts on while its drafts travel.
-        tree: The same with branches.
+        tree: The same with branches; as `chain` where they cover nothing.
         both: And the cloud decodes where no draft is there.
     """
 

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from edgedraft.errors import InvalidInput
 from edgedraft_apps.models_cli import JsonOption, print_json
-from edgedraft_apps.plan import GPUS, POLICIES, AtRtt, Plan, Question, Target, make_plan
+from edgedraft_apps.plan import GPUS, POLICIES, Plan, Question, Target, make_plan
 
 
 def plan(
@@ -32,8 +32,13 @@ def plan(
         float | None, typer.Option(help="Rows from which on a step takes longer. [from GPU and target]")
     ] = None,
     gamma: Annotated[int, typer.Option(help="Draft tokens of a block in a step.")] = 6,
-    branches: Annotated[float, typer.Option(help="What a step of the drafter over a tree's branches costs.")] = 1.1,
-    covered: Annotated[float, typer.Option(help="Share of the rejections that a branch covers.")] = 0.4,
+    branches: Annotated[float, typer.Option(help="What a step of the drafter over a tree's branches costs.")] = 1.0,
+    covered: Annotated[
+        float,
+        typer.Option(
+            help="Share of the rejections that a branch covers. Devices draft no branches yet; 0.4 is likely."
+        ),
+    ] = 0.0,
     itl_ms: Annotated[float, typer.Option(help="Time between tokens that each client shall get.")] = 20.0,
     drafter_b: Annotated[
         float, typer.Option(help="Billions of weights of the drafter where it runs beside the target, to compare.")
@@ -87,8 +92,8 @@ def draw(answer: Plan, file: Path) -> None:
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.add_subplot()
     rtts = [row.rtt * 1000 for row in answer.rows]
-    for name, value in POLICIES.items():
-        axes.plot(rtts, [value(row) * 1000 for row in answer.rows], marker="o", label=name)
+    for name in _policies(answer):
+        axes.plot(rtts, [POLICIES[name](row) * 1000 for row in answer.rows], marker="o", label=name)
     axes.set(xlabel="RTT, ms", ylabel="time a token, ms", ylim=(0, None))
     axes.legend()
     axes.grid(alpha=0.3)
@@ -113,17 +118,20 @@ def _milliseconds(text: str) -> Sequence[float]:
 
 def _by_rtt(answer: Plan) -> Table:
     table = Table(title="ms a token, one client with the target to itself", title_justify="left", box=None)
-    for name in ("RTT", *POLICIES, "best", "tokens/s"):
+    names = _policies(answer)
+    for name in ("RTT", *names, "best", "tokens/s"):
         table.add_column(name, justify="right")
     for row in answer.rows:
-        table.add_row(f"{row.rtt * 1000:g}", *_cells(row), row.best, f"{1 / getattr(row, row.best):.0f}")
+        cells = {name: f"{POLICIES[name](row) * 1000:.1f}" for name in names}
+        cells["sync"] += f" (γ {row.gamma})"
+        table.add_row(f"{row.rtt * 1000:g}", *cells.values(), row.best, f"{1 / getattr(row, row.best):.0f}")
     return table
 
 
-def _cells(row: AtRtt) -> list[str]:
-    cells = {name: f"{value(row) * 1000:.1f}" for name, value in POLICIES.items()}
-    cells["sync"] += f" (γ {row.gamma})"
-    return list(cells.values())
+def _policies(answer: Plan) -> list[str]:
+    """Those to show: a tree that covers nothing is a chain."""
+    same = all(row.tree == row.chain for row in answer.rows)
+    return [name for name in POLICIES if name != "tree" or not same]
 
 
 def _capacity(answer: Plan, question: Question) -> Table:

@@ -26,7 +26,7 @@ def test_the_best_policy_turns_with_the_times():
     fast = make_plan(Question(0.8, 0.02, Target(0.01, 100), [0.0, 0.1]))
     assert [row.best for row in fast.rows] == ["cloud", "cloud"]
     assert fast.break_even < 0
-    slow = make_plan(Question(0.8, 0.02, Target(0.1, 100), [0.03, 0.1]))
+    slow = make_plan(Question(0.8, 0.02, Target(0.1, 100), [0.03, 0.1], branches=1.1, covered=0.4))
     assert [row.best for row in slow.rows] == ["both", "both"]
     assert slow.break_even > 0
     assert slow.rows[1].both < slow.rows[1].tree < slow.rows[1].chain < slow.rows[1].sync
@@ -44,6 +44,11 @@ def test_the_tables_say_what_was_asked():
     assert "a step of the target takes 60.0 ms up to 200 rows" in shown.output
     lines = [line.split() for line in shown.output.splitlines() if line.strip().startswith(("50 ", "100 "))]
     assert [line[1] for line in lines] == ["60.0", "60.0"]
+
+
+def test_a_tree_is_shown_where_there_is_one():
+    assert "tree" not in run("--rtt", "50").output
+    assert "tree" in run("--rtt", "50", "--covered", "0.4", "--branches", "1.1").output
 
 
 def test_json_has_all_of_it():

@@ -63,14 +63,14 @@ def test_tokens_until_a_streak_of_right_drafts(streak):
     """The device gets in front after so many in a row; with a draft that takes no time, the rest is the cloud's."""
     alpha, draws = 0.7, random.Random(streak)
     tried = 0
-    for _ in range(20_000):
+    for _ in range(4_000):
         run = 0
         while run < streak:
             tried += 1
             run = run + 1 if draws.random() < alpha else 0
     at = Times(draft=1e-12, verify=1e-12, rtt=streak - 0.5, decode=1.0)
-    alone, ahead = tried / 20_000, 1 / (1 - alpha)
-    assert running_ahead(alpha, at, block=1) == pytest.approx(alone / (alone + ahead), rel=0.02)
+    alone, ahead = tried / 4_000, 1 / (1 - alpha)
+    assert running_ahead(alpha, at, block=1) == pytest.approx(alone / (alone + ahead), rel=0.05)
 
 
 SIMULATED = {  # t_ar = T_verify, RTT: chain, and both with a tree, in ms a token; a trace of α = 0.84, T_draft 20 ms
