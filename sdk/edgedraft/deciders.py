@@ -120,7 +120,7 @@ class DeviceDecides(Decider):
         self._public = list(public)
         self._views = views
         self._rule = rule
-        self._path = GuardedPath(guard, agrees=True)
+        self._path = GuardedPath(guard)
         self._sampling = sampling
         self._draws = random.Random(sampling.seed)
 
@@ -138,10 +138,12 @@ class DeviceDecides(Decider):
             token = drawn
             held = self._path.holds(trail, token)
 
+        position = len(log.settled) + len(log.path)
+
         def takes(proposed: int) -> bool:
             # To take what the guard holds back would confirm a guess of the cloud.
             likely = proposed == token or self._rule.takes(contrast, proposed)
-            return likely and not self._path.holds(trail, proposed)
+            return likely and self._path.agrees(trail, position, proposed)
 
         return Choice(token, candidates.probs[candidates.ids.index(token)], given, held, takes)
 
@@ -159,18 +161,15 @@ class GuardedPath:
 
     Args:
         guard: Of the prompt.
-        agrees: Whether the device agrees to what the verifier says, so that what is settled counts as told.
     """
 
-    def __init__(self, guard: Guard, *, agrees: bool = False) -> None:
+    def __init__(self, guard: Guard) -> None:
         self._guard = guard
-        self._agrees = agrees
         self._session = guard.session()
         self._stamp = 0
-        self._settled = 0
         self._tokens: list[int] = []
         self._trails: list[Trail] = [guard.root()]
-        self._last: tuple[tuple[Trail, int, bool], Trail] | None = None  # usually the path goes on with it
+        self._last: tuple[tuple[Trail, int], Trail] | None = None  # usually the path goes on with it
 
     def trail(self, log: DraftLog) -> Trail:
         """The guard's trail of the main path; constant time a token, unless the path is another than before."""
@@ -182,28 +181,45 @@ class GuardedPath:
                 trail.held |= node.held is not None
         settled = len(log.settled)
         for position in range(len(self._tokens), settled + len(log.path)):
-            # A settled token that was on no path before is the target's: it is on the wire already.
-            known = position < settled
-            token = log.settled[position] if known else log.path[position - settled].token
-            self._trails.append(self._go_on(self._trails[-1], token, known=known))
+            if position < settled:
+                # One that was on no path before is the target's: it is on the wire already, unless it was held back.
+                token = log.settled[position]
+                held = log.settled_wire[position] != token
+            else:
+                node = log.path[position - settled]
+                token, held = node.token, node.held is not None
+            trail = self._go_on(self._trails[-1], token)
+            trail.held |= held
+            trail.known |= position < settled and not held
+            self._trails.append(trail)
             self._tokens.append(token)
-        if self._agrees:
-            for trail in self._trails[self._settled + 1 : settled + 1]:
-                self._guard.taken(trail)
-            self._settled = settled
         return self._trails[-1]
 
     def holds(self, trail: Trail, token: int) -> bool:
         """Whether a token has to be held back behind a trail."""
-        return not self._guard.may_take(self._go_on(trail, token, known=False))
+        return not self._guard.allows(self._go_on(trail, token))
+
+    def agrees(self, trail: Trail, position: int, token: int) -> bool:
+        """Whether the device may agree to a token that the verifier says before it was sent; if so, it counts as left.
+
+        Args:
+            trail: The path before it, as it was when the position was decided.
+            position: Where it stands.
+            token: What the verifier says.
+        """
+        if self._tokens[position : position + 1] == [token] and self._trails[position] is trail:
+            after = self._trails[position + 1]
+        else:
+            after = self._go_on(trail, token)
+        return self._session.agree(token, after)
 
     def leaves(self, node: Node, log: DraftLog) -> bool:
         """Whether a node of the main path may go on the wire as it is; if so, it counts as left."""
         self.trail(log)
         return not self._session.leave(node.token, self._trails[node.position + 1])
 
-    def _go_on(self, trail: Trail, token: int, *, known: bool) -> Trail:
-        step = (trail, token, known)
+    def _go_on(self, trail: Trail, token: int) -> Trail:
+        step = (trail, token)
         if self._last is None or self._last[0] != step:
-            self._last = step, self._guard.step(trail, token, known=known)[0]
+            self._last = step, self._guard.step(trail, token)[0]
         return self._last[1]

@@ -227,6 +227,8 @@ class DraftLog:
         Raises:
             ProtocolError: The verdict leaves a gap, contradicts what is settled or runs past `max_tokens`.
         """
+        if block is not None and block > self._blocks:
+            raise ProtocolError(f"the verdict is of block {block}, the newest is {self._blocks}")
         if block is not None and block < self._valid_from:
             return Settlement(len(self.settled), ())
         known = [*self.settled_wire, *self._proposals] if self._proposals else self.settled_wire
@@ -336,7 +338,9 @@ class DraftLog:
     def _veto(self, node: Node, block: int | None) -> None:
         """The device overrules the verdict at the front of the main path; what is behind it there stays."""
         self._proposals.clear()
-        if node.given and node.number and block is not None and block < node.block:
+        if node.given and node.number and block is not None:
+            if block >= node.block:
+                raise ProtocolError(f"the verdict contradicts the token that the device gave at {node.position}")
             self._valid_from = node.block  # it is under way already
             return
         node.given = True

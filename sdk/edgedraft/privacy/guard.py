@@ -37,9 +37,10 @@ class Trail:
 
     Attributes:
         held: Whether the token has to stay on the device. `GuardSession.leave` may still find that it has to.
+        known: Whether the verifier put it there itself, so that it stands on the wire whatever comes of it.
     """
 
-    __slots__ = ("_before", "_found", "_known", "_parent", "_reading", "_token", "_wire", "held")
+    __slots__ = ("_before", "_found", "_parent", "_reading", "_token", "_wire", "held", "known")
 
     def __init__(self, parent: Trail | None, token: int, reading: Reading, found: Found, *, known: bool) -> None:
         self._parent = parent
@@ -47,7 +48,7 @@ class Trail:
         self._before = parent._reading if parent is not None else NOTHING
         self._reading: Reading = reading  # of the device's text
         self._found = found
-        self._known = known
+        self.known = known
         self._wire: Reading | None = None  # of the path as the verifier sees it; once that is settled
         self.held = found.forbidden
 
@@ -91,6 +92,7 @@ class Guard:
         self._published = ""
         self._spent = {} if spent is None else spent
         self._everything = NOTHING  # all that left, of all sessions, in the order of sending
+        self._told = NOTHING  # the same, with what devices agreed to in between
         self.extend(secrets, private_texts, public_text, names)
 
     def __repr__(self) -> str:
@@ -186,20 +188,13 @@ class Guard:
             spent[compact] = bits | known
         return spent, fits
 
-    def may_take(self, trail: Trail) -> bool:
-        """Whether the device may decide for a token, or agree to one that the verifier guessed.
-
-        To agree tells that the guess is right: it counts as if the token left.
+    def allows(self, trail: Trail) -> bool:
+        """Whether a token may leave as far as its own path tells, or would have to be held back in any case.
 
         Args:
             trail: The path with the token.
         """
         return not trail.held and (trail._found is NOT_FOUND or self._add_up((trail._found,))[1])
-
-    def taken(self, trail: Trail) -> None:
-        """Count a token that is settled: the device has agreed to it, whether it has sent it or not."""
-        if trail._found is not NOT_FOUND and trail._wire is None and not trail.held:
-            self._spent.update(self._add_up((trail._found,))[0])
 
     def session(self) -> GuardSession:
         """Watch over one more session."""
@@ -227,6 +222,7 @@ class GuardSession:
         self._guard = guard
         self._sent = NOTHING
         self._last: Trail | None = None
+        self._last_told: Trail | None = None
 
     def __repr__(self) -> str:
         return "<GuardSession>"
@@ -245,17 +241,38 @@ class GuardSession:
         Returns:
             True: it must be held back, and the placeholder sent. False: it counts as left.
         """
+        return self._tell(token, trail, sent=True)
+
+    def agree(self, token: int, trail: Trail) -> bool:
+        """Ask for a token that the verifier has said before the device has sent it: to agree tells that it is right.
+
+        Args:
+            token: The token.
+            trail: The path with this token.
+
+        Returns:
+            Whether the device may; if so, it counts as told.
+        """
+        return not self._tell(token, trail, sent=False)
+
+    def _tell(self, token: int, trail: Trail | None, *, sent: bool) -> bool:
         guard = self._guard
         if trail is not None and trail.held:
             return True
         before = trail._parent if trail is not None else None
-        sent, everything = self._sent, guard._everything
-        if before is None or before is not self._last:
-            sent, everything = parted(sent), parted(everything)
         data = guard._token_bytes(token)
-        sent, found_sent = guard._read(sent, data, trail)
-        everything, found_everything = guard._read(everything, data, trail)
-        found = [found_sent, found_everything]
+
+        def go_on(reading: Reading, last: Trail | None) -> tuple[Reading, Found]:
+            follows = before is not None and before is last
+            return guard._read(reading if follows else parted(reading), data, trail)
+
+        told, found_told = go_on(guard._told, self._last_told)
+        own, everything, found = self._sent, guard._everything, [found_told]
+        if sent:
+            as_told = everything == guard._told and self._last is self._last_told  # nothing was agreed to of late
+            own, found_own = go_on(own, self._last)
+            everything, found_everything = (told, found_told) if as_told else go_on(everything, self._last)
+            found += [found_own, found_everything]
         wire: Reading | None = None
         torn = False
         if trail is not None:
@@ -270,7 +287,9 @@ class GuardSession:
             if trail is not None:
                 trail.held = True
             return True
-        self._sent, guard._everything, self._last = sent, everything, trail
+        guard._told, self._last_told = told, trail
+        if sent:
+            self._sent, guard._everything, self._last = own, everything, trail
         if wire is not None and trail is not None:
             trail._wire, trail._parent = wire, None
         return False
@@ -285,7 +304,7 @@ def _wire_of(trail: Trail, guard: Guard) -> Reading:
         node = node._parent
     reading = node._wire or NOTHING
     for node in reversed(chain):
-        if node.held and not node._known:
+        if node.held and not node.known:
             reading = interrupted(reading)
         else:
             reading, _ = guard._read(reading, guard._token_bytes(node._token), node)
