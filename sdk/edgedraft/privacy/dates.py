@@ -20,6 +20,7 @@ _MONTHS: Final = (  # English, Dutch, German, French, Spanish; and abbreviations
     "december december dezember decembre diciembre",
 )
 _AMONG: Final = frozenset({"of", "the", "de", "del", "st", "nd", "rd", "th", "er", "den", "le", "el"})
+_SHORTEST: Final = 6
 _ORDINALS: Final = (
     *("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh"),
     *("twelfth", "thirteenth", "fourteenth", "fifteenth", "sixteenth", "seventeenth", "eighteenth", "nineteenth"),
@@ -33,12 +34,15 @@ class _Date(NamedTuple):
     day: int
 
 
-def date_spellings(spelled: Sequence[str]) -> set[str]:
+def date_spellings(spelled: Sequence[str], *, whole: bool = False) -> set[str]:
     """Spellings, in compact form, of the dates that stand in a text and of their pairs of day, month and year.
 
     Args:
         spelled: The words of the text in compact form.
+        whole: Only those with day, month and year, and no shorter ones than `120685`.
     """
+    if whole:
+        return {spelling for date in _dates(spelled) for spelling in _whole(date) if len(spelling) >= _SHORTEST}
     return {spelling for date in _dates(spelled) for spelling in _spellings(date)}
 
 
@@ -82,25 +86,46 @@ def _is_number(word: str, most: int) -> bool:
     return word.isdigit() and len(word) <= most
 
 
+def _whole(date: _Date) -> Iterator[str]:
+    """Day, month and year; none where the year is not known."""
+    months = {f"{date.month:02}", str(date.month)}
+    days = {f"{date.day:02}", str(date.day)}
+    for year in _years(date):
+        for d in days:
+            for m in months:
+                if len(d + m) > 2 or len(year) == 4:  # 3/5/85 reads as any number
+                    yield from (d + m + year, m + d + year, year + m + d)
+        for name in _names(date.month):
+            for d in _days(date):
+                yield from (d + name + year, f"{d}of{name}{year}", f"{d}de{name}{year}", f"{d}de{name}de{year}")
+                yield from (name + d + year, f"{name}the{d}{year}", year + name + d)
+
+
 def _spellings(date: _Date) -> Iterator[str]:
-    years = {date.year, date.year[-2:]} - {""}
-    if len(date.year) == 2:
-        years |= {f"19{date.year}", f"20{date.year}"}
+    """The same, and pairs of them."""
+    yield from _whole(date)
+    years = _years(date)
     month, day = f"{date.month:02}", f"{date.day:02}"
     if years:
         yield from (month + day, day + month)
     for year in years:
-        for m in {month, str(date.month)}:
-            for d in {day, str(date.day)}:
-                yield from (d + m + year, m + d + year, year + m + d)
         if len(year) == 4:
             yield from (month + year, year + month)
-    days = {day, str(date.day), *(f"{date.day}{end}" for end in ("st", "nd", "rd", "th", "er")), _ordinal(date.day)}
     for name in _names(date.month):
-        for d in days:
+        for d in _days(date):
             yield from (d + name, f"{d}of{name}", f"{d}de{name}", name + d, f"{name}the{d}")
         for year in years:
             yield from (name + year, f"{name}of{year}", f"{name}de{year}", f"{name}del{year}", year + name)
+
+
+def _years(date: _Date) -> set[str]:
+    years = {date.year, date.year[-2:]} - {""}
+    return years | {f"19{date.year}", f"20{date.year}"} if len(date.year) == 2 else years
+
+
+def _days(date: _Date) -> set[str]:
+    ends = (f"{date.day}{end}" for end in ("st", "nd", "rd", "th", "er"))
+    return {f"{date.day:02}", str(date.day), *ends, _ordinal(date.day)}
 
 
 def _ordinal(day: int) -> str:

@@ -19,6 +19,7 @@ their prompt, as language models do; against a drafter that is an enemy nothing 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from os.path import commonprefix
 from typing import Final
 
 from edgedraft.errors import InvalidInput, LeakError
@@ -117,9 +118,9 @@ class Guard:
         """
         names = set(names)
         if public_text and public_text != self._published:
-            # A conversation says all again, and something more; what straddles the border is published too, from the
-            # start of a line, for half a word or half a number is another one.
-            begin = len(self._published) - _STRADDLE if public_text.startswith(self._published) else 0
+            # A conversation says all again, and something more, and many questions begin with one text; what straddles
+            # the border is published too, from the start of a line, for half a word or half a number is another one.
+            begin = len(commonprefix([self._published, public_text])) - _STRADDLE
             self._patterns.publish(public_text[public_text.rfind("\n", 0, max(0, begin)) + 1 :])
             self._published = public_text
         for index, secret in enumerate(secrets):

@@ -17,11 +17,13 @@ from edgedraft.errors import InvalidInput
 from edgedraft.privacy.dates import date_spellings
 from edgedraft.privacy.normalise import START, parts, wordless, words
 from edgedraft.privacy.numbers import CONNECTORS, DIGIT_WORDS, number_parts, read
+from edgedraft.privacy.public import BREAK, PublicText, mark, windows
 
 _LEAST_REACH, _FARTHEST_REACH = 32, 128
 _KEY: Final = 8  # whole strings from this length on are found by their last characters, and stand anywhere
 _LETTERS, _DIGITS, _DIGITS_ANYWHERE = 4, 3, 4  # lengths of the least pieces that the budget counts
 _DIGITS_ALONE: Final = 4  # a shorter number stands in any text, its digits between others
+_DIGITS_WHOLE: Final = 6  # and in a long text any of fewer digits does
 
 _NAME: Final = re.compile(r"[^\W\d_](?:[^\W\d_]|[\u0300-\u036f\u0900-\u0dff])*")  # marks of scripts that have them
 _MOST_NAMES: Final = 12  # words of a whole name
@@ -73,18 +75,20 @@ class Patterns:
     def __init__(self, limits: GuardLimits) -> None:
         self._limits = limits
         self._size = limits.secret_chars
-        self._windows: set[str] = set()
+        # What may not leave, in compact form, with the marked forms that the public text does not show.
+        self._windows: dict[str, set[str]] = {}
+        self._long: dict[str, set[str]] = {}
+        self._short: dict[str, set[str]] = {}
+        self._pieces: dict[str, tuple[Share, ...]] = {}
+        self._piece_marks: dict[str, set[str]] = {}
         self._digits: set[str] = set()
         self._digit_lengths: set[int] = set()
-        self._long: set[str] = set()
         self._lengths: dict[str, tuple[int, ...]] = {}  # last characters of a long string -> lengths of such
-        self._short: set[str] = set()
-        self._pieces: dict[str, tuple[Share, ...]] = {}
         self._at_starts: tuple[int, ...] = ()  # lengths of what is looked for where a word starts
         self._budgets: list[int] = []  # of each secret: how many of its characters may leave in pieces
         self.watched: list[str] = []
-        self._public = self._public_digits = ""
-        self._public_short: set[str] = set()
+        self._public = PublicText()
+        self._public_digits = PublicText()
         self.reach = max(_LEAST_REACH, limits.secret_chars)
         self.have_digits = False
         self.digits_kept = 0
@@ -98,46 +102,56 @@ class Patterns:
         """Free what stands in a public text."""
         spelled = words(text)
         as_digits = numerals(parts(text))
-        added = f" {''.join(spelled)} {''.join(numerals(spelled))} {''.join(as_digits)}"
-        added_digits = f" {''.join(filter(str.isdigit, as_digits))}"
-        self._public += added
-        self._public_digits += added_digits
-        self._public_short.update(_short_words(parts(text)), _short_words(as_digits))
-        # All that is still here stands in nothing that was published before.
-        self._windows = {string for string in self._windows if string not in added}
-        self._long = {string for string in self._long if string not in added}
-        self._short -= self._public_short
-        self._digits = {string for string in self._digits if string not in added_digits}
-        self._pieces = {piece: places for piece, places in self._pieces.items() if piece not in added}
+        new = [self._public.publish(mark(form)) for form in (spelled, numerals(spelled), as_digits)]
+        # Digits alone, whatever stands between them: a number in one text and the next in another are no longer one.
+        new.append(self._public_digits.publish("".join(filter(str.isdigit, as_digits))))
+        if not any(new):
+            return
+        for known, whole in (
+            (self._windows, False),
+            (self._long, False),
+            (self._piece_marks, False),
+            (self._short, True),
+        ):
+            for compact, marks in list(known.items()):
+                marks -= {each for each in marks if self._public.shows(each, whole=whole)}
+                if not marks:
+                    del known[compact]
+        self._digits = {string for string in self._digits if not self._public_digits.shows(string)}
+        self._pieces = {piece: shares for piece, shares in self._pieces.items() if piece in self._piece_marks}
 
-    def add_secret(self, secret: str, *, is_name: bool | None = None) -> bool:
+    def add_secret(self, secret: str, *, is_name: bool | None = None, whole: bool = False) -> bool:
         """Forbid a secret in its usual spellings; False if it has neither letters nor digits.
 
         Args:
             secret: Its text.
             is_name: Whether it is somebody's name, of which no word may leave; None: if it is written like one.
+            whole: Only what says all of it: no numbers of few digits with other words between them, no half dates.
         """
         spelled = words(secret)
         if not spelled:
             return False
         as_digits = numerals(parts(secret))
-        names = [] if is_name is False else ["".join(words(word)) for word in name_words(secret, sure=bool(is_name))]
         for form in {tuple(spelled), tuple(numerals(spelled))}:
-            compact = "".join(form)
-            self._windows |= self._free(_windows(compact, self._size))
-            small = [compact, *_runs(form, self._limits.secret_words), *names]
-            self._forbid(string for string in small if len(string) < self._size)
+            compact, marked = "".join(form), mark(form)
+            self._put(self._windows, windows(marked, self._size))
+            self._forbid([(compact, marked)] if len(compact) < self._size else [])
+            self._forbid(run for run in _runs(form, self._limits.secret_words) if len(run[0]) < self._size)
             self._forbid_spelled(compact)
-            self._watch_pieces(compact)
+            if not whole:
+                self._watch_pieces(compact, marked)
+        if is_name is not False:
+            names = ["".join(words(word)) for word in name_words(secret, sure=bool(is_name))]
+            self._forbid(zip(names, names, strict=True), as_word=True)
         digits = "".join(filter(str.isdigit, as_digits))
         self.have_digits |= bool(digits)
-        whole = {digits} if len(digits) >= _DIGITS_ALONE and digits == "".join(as_digits) else set()
-        for window in _windows(digits, self._size) or whole:
-            if window not in self._public_digits:
+        alone = len(digits) >= (_DIGITS_WHOLE if whole else _DIGITS_ALONE) and digits == "".join(as_digits)
+        for window in {window for window, _ in windows(digits, self._size)} or ({digits} if alone else ()):
+            if not self._public_digits.shows(window):
                 self._digits.add(window)
                 self._digit_lengths.add(len(window))
                 self.digits_kept = max(self.digits_kept, len(window))
-        self._forbid(date_spellings(as_digits))
+        self._forbid((spelling, mark([spelling])) for spelling in date_spellings(as_digits, whole=whole))
         return True
 
     def add_private(self, text: str) -> None:
@@ -149,21 +163,22 @@ class Patterns:
 
     def _forbid_spelled(self, compact: str) -> None:
         """Digits as words, for text that sets them letter by letter, where no word can be told from the next."""
-        for window in _windows(compact, self._size) or {compact}:
+        for window in {window for window, _ in windows(compact, self._size)} or {compact}:
             if any(char.isdigit() for char in window):
                 for names in DIGIT_WORDS.values():
-                    self._forbid(["".join(names[int(char)] if char.isdigit() else char for char in window)])
+                    spelled = [names[int(char)] if char.isdigit() else char for char in window]
+                    self._forbid([("".join(spelled), BREAK.join(spelled))])
 
-    def _watch_pieces(self, compact: str) -> None:
+    def _watch_pieces(self, compact: str, marked: str) -> None:
         secret = len(self._budgets)
         self.watched.append(compact)
         self._budgets.append(min(max(self._size, len(compact) // _BUDGET_SHARE), len(compact)) - 1)
         found: dict[str, int] = {}
         for length in range(_DIGITS, max(min(self._size, _KEY), _DIGITS_ANYWHERE + 1)):
-            for start in range(len(compact) - length + 1):
-                piece = compact[start : start + length]
-                if (length >= _LETTERS or not piece.isalpha()) and piece not in self._public:
+            for start, (piece, shown) in enumerate(windows(marked, length)):
+                if (length >= _LETTERS or not piece.isalpha()) and not self._public.shows(shown):
                     found[piece] = found.get(piece, 0) | ((1 << length) - 1) << start
+                    self._piece_marks.setdefault(piece, set()).add(shown)
         for piece, bits in found.items():
             self._pieces[piece] = (*self._pieces.get(piece, ()), (secret, bits))
             self._look_at_starts(len(piece))
@@ -172,23 +187,26 @@ class Patterns:
         if length not in self._at_starts:
             self._at_starts = (*self._at_starts, length)
 
-    def _free(self, strings: Iterable[str]) -> set[str]:
-        """Those that the public view does not show already."""
-        return {string for string in strings if string not in self._public}
+    def _put(self, known: dict[str, set[str]], strings: Iterable[tuple[str, str]], *, whole: bool = False) -> None:
+        """Forbid strings, each with its marked form, unless the public view shows them already."""
+        for compact, marked in strings:
+            if not self._public.shows(marked, whole=whole):
+                known.setdefault(compact, set()).add(marked)
 
-    def _forbid(self, strings: Iterable[str]) -> None:
-        for string in strings:
-            kept = string[-_FARTHEST_REACH:]
-            if len(kept) < _KEY:
-                if kept not in self._public_short:
-                    self._short.add(kept)
-                    self._look_at_starts(len(kept))
-            elif kept not in self._public:
-                self._long.add(kept)
-                self.reach = max(self.reach, len(kept))
-                lengths = self._lengths.get(kept[-_KEY:], ())
-                if len(kept) not in lengths:
-                    self._lengths[kept[-_KEY:]] = (*lengths, len(kept))
+    def _forbid(self, strings: Iterable[tuple[str, str]], *, as_word: bool = False) -> None:
+        """Forbid strings, each with its marked form; short ones, or all, are public only where they stand as words."""
+        for compact, marked in strings:
+            if len(compact) < _KEY:
+                self._put(self._short, [(compact, marked)], whole=True)
+                self._look_at_starts(len(compact))
+                continue
+            if len(compact) > _FARTHEST_REACH:
+                compact, marked = windows(marked, _FARTHEST_REACH)[-1]
+            self._put(self._long, [(compact, f"{BREAK}{marked}{BREAK}" if as_word else marked)])
+            self.reach = max(self.reach, len(compact))
+            lengths = self._lengths.get(compact[-_KEY:], ())
+            if len(compact) not in lengths:
+                self._lengths[compact[-_KEY:]] = (*lengths, len(compact))
 
     # ------------------------------------------------------------ what is found
 
@@ -208,7 +226,9 @@ class Patterns:
         # Almost always nothing is found, so all candidates are looked up at once and taken apart only where one is.
         size, length = self._size, len(text)
         ends = range(start + 1, length + 1)
-        forbidden = bool(self._windows) and not self._windows.isdisjoint([text[end - size : end] for end in ends])
+        forbidden = bool(self._windows) and not self._windows.keys().isdisjoint(
+            [text[end - size : end] for end in ends]
+        )
         if not self._lengths.keys().isdisjoint([text[end - _KEY : end] for end in ends]):
             forbidden = forbidden or any(
                 text[end - run : end] in self._long
@@ -228,7 +248,7 @@ class Patterns:
             first = bounds.find(START, first + 1)
         if not self._pieces.keys().isdisjoint(heads):
             shares.update(share for head in heads for share in self._pieces.get(head, ()))
-        if not self._short.isdisjoint(heads):
+        if not self._short.keys().isdisjoint(heads):
             forbidden = forbidden or self._short_word_ends_in(text, bounds, start, cut=cut)
         return forbidden, shares
 
@@ -293,23 +313,8 @@ def name_words(secret: str, *, sure: bool) -> list[str]:
     return [word for word in told if len(word) >= (_SHORTEST_NAME if word[0] != word[0].swapcase() else 2)]
 
 
-def _windows(text: str, size: int) -> set[str]:
-    return {text[start : start + size] for start in range(len(text) - size + 1)}
-
-
-def _short_words(spelled: Sequence[str]) -> Iterator[str]:
-    """All that words in a row make that is short enough to count only as whole words."""
-    for start in range(len(spelled)):
-        joined = ""
-        for word in spelled[start : start + _KEY]:
-            joined += word
-            if len(joined) >= _KEY:
-                break
-            yield joined
-
-
-def _runs(spelled: Sequence[str], count: int) -> Iterator[str]:
-    """Runs of so many words; in scripts without spaces two characters count as a word."""
+def _runs(spelled: Sequence[str], count: int) -> Iterator[tuple[str, str]]:
+    """Runs of so many words, compact and marked; in scripts without spaces two characters count as a word."""
     half = [1 if wordless(word[0]) else 2 for word in spelled]
     end = weight = 0
     for start in range(len(spelled)):
@@ -318,5 +323,5 @@ def _runs(spelled: Sequence[str], count: int) -> Iterator[str]:
             end += 1
         if weight < 2 * count:
             return
-        yield "".join(spelled[start:end])
+        yield "".join(spelled[start:end]), mark(spelled[start:end])
         weight -= half[start]
