@@ -18,14 +18,24 @@ their prompt, as language models do; against a drafter that is an enemy nothing 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from os.path import commonprefix
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from edgedraft.errors import InvalidInput, LeakError
 from edgedraft.privacy.normalise import GAP, squeeze
 from edgedraft.privacy.patterns import GuardLimits, Patterns
-from edgedraft.privacy.reading import NOT_FOUND, NOTHING, Found, Reading, contains, interrupted, is_torn, parted, read
+from edgedraft.privacy.reading import (
+    NOT_FOUND,
+    NOTHING,
+    Found,
+    Reading,
+    common_start,
+    contains,
+    interrupted,
+    is_torn,
+    parted,
+    read,
+)
 
 __all__ = ["Guard", "GuardLimits", "GuardSession", "Trail", "placeholder_token"]
 
@@ -99,11 +109,6 @@ class Guard:
     def __repr__(self) -> str:
         return f"<Guard: {self._patterns!r}>"
 
-    @property
-    def watched(self) -> Collection[str]:
-        """The secrets whose pieces are counted, in compact form."""
-        return self._patterns.watched
-
     def extend(
         self,
         secrets: Iterable[str] = (),
@@ -120,7 +125,7 @@ class Guard:
         if public_text and public_text != self._published:
             # A conversation says all again, and something more, and many questions begin with one text; what straddles
             # the border is published too, from the start of a line, for half a word or half a number is another one.
-            begin = len(commonprefix([self._published, public_text])) - _STRADDLE
+            begin = common_start(self._published, public_text) - _STRADDLE
             self._patterns.publish(public_text[public_text.rfind("\n", 0, max(0, begin)) + 1 :])
             self._published = public_text
         for index, secret in enumerate(secrets):

@@ -10,7 +10,9 @@ from edgedraft.privacy.guard import Guard, GuardLimits
 from edgedraft.privacy.view import Views
 
 KEPT: Final = 256
-"""Guards that are remembered, those used last. What left under one that is forgotten no longer counts."""
+"""Guards that are remembered, those used last. Under one that is forgotten only the pieces of its secrets count on."""
+SPENT_KEPT: Final = 1 << 14
+"""Secrets of which it is remembered what left in pieces."""
 _TELLING: Final = 32
 """From so many characters on, a private text that two prompts share makes them one matter; a secret always does."""
 
@@ -46,7 +48,8 @@ class Guards:
         secrets = [secret.text for secret in views.secrets]
         names = [secret.text for secret in views.secrets if secret.kind == "PERSON"]
         own = (text for text in views.private_texts if _tells(text) and text not in views.common_texts)
-        telling = [(limits, text) for text in (*secrets, *own)]
+        # And the prompt as a whole, which may come again.
+        telling = [(limits, text) for text in (*secrets, *own, "\0".join(views.private_texts))]
         number = next((self._known[each] for each in telling if each in self._known), None)
         if number is None:
             guard = Guard(secrets, views.private_texts, public_text, self._token_bytes, limits, names, self._spent)
@@ -61,9 +64,8 @@ class Guards:
         if len(self._guards) > KEPT:
             gone, _ = self._guards.popitem(last=False)
             self._known = {each: owner for each, owner in self._known.items() if owner != gone}
-            watched = {secret for kept in self._guards.values() for secret in kept.watched}
-            for secret in self._spent.keys() - watched:
-                del self._spent[secret]
+        while len(self._spent) > SPENT_KEPT:
+            del self._spent[next(iter(self._spent))]
         return guard
 
 

@@ -193,7 +193,7 @@ def _look(before: Spelled | None, now: Spelled, patterns: Patterns) -> tuple[Spe
     text, bounds, group, tail, digits, left = now
     reach = patterns.reach
     added = text[reach:] + tail
-    start = _common(before.tail, added) if before is not None else 0
+    start = common_start(before.tail, added) if before is not None else 0
     forbidden, shares = patterns.scan(text + tail, bounds, reach + start)
     if patterns.digits_kept and not added.isalpha():
         same = len(digits) + len(_digits_of(added[:start]))
@@ -212,7 +212,7 @@ def _marks(word: str) -> str:
     return START + INSIDE * (len(word) - 1)
 
 
-def _common(one: str, other: str) -> int:
+def common_start(one: str, other: str) -> int:
     """Length of the common start."""
     if other.startswith(one):
         return len(one)

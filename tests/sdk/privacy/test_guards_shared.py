@@ -115,16 +115,32 @@ def test_two_matters_that_turn_out_to_be_one_forget_nothing_that_left(desk):
     assert not tell(other, "then 4567")
 
 
-def test_what_is_counted_of_secrets_is_forgotten_with_their_guards(desk, monkeypatch):
+def test_what_left_of_a_secret_counts_on_when_its_guard_is_forgotten(desk, monkeypatch):
     monkeypatch.setattr(guards_module, "KEPT", 1)
-    guard = desk.guard(private("x", secret="4929123477"))
-    session, trail = guard.session(), guard.root()
-    for char in b"4929":
-        trail, _ = guard.step(trail, char)
-        assert not session.leave(char, trail)
-    assert desk._guards._spent
-    desk.guard(private("x", secret="8123456709"))
-    assert not desk._guards._spent
+    monkeypatch.setattr(guards_module, "SPENT_KEPT", 2)
+
+    def tell(secret: str, text: bytes) -> list[bool]:
+        guard = desk.guard(private("x", secret=secret))
+        session, trail, held = guard.session(), guard.root(), []
+        for char in text:
+            trail, _ = guard.step(trail, char)
+            held.append(session.leave(char, trail))
+        return held
+
+    assert not any(tell("4929123477", b"4929"))
+    assert not any(tell("8123456709", b"8123"))
+    assert any(tell("4929123477", b"9123"))
+    for number in range(10):
+        tell(f"55{number}1837264", b"1837")
+    desk.guard(private("x"))
+    assert len(desk._guards._spent) == 2
+
+
+def test_a_prompt_that_comes_again_has_its_guard_however_little_it_says(desk):
+    assert desk.guard(private("I am ill.")) is desk.guard(private("I am ill."))
+    assert desk.guard(private("I am ill.")) is not desk.guard(private("I am well."))
+    told = Prompt((Message("system", (Part(NOTE, private=True),)), Message("user", "When?")))
+    assert desk.guard(told) is desk.guard(told)
 
 
 def test_a_conversation_publishes_what_is_new_and_what_straddles_it(desk):
