@@ -127,6 +127,7 @@ class Calls:
             guard.check_text(self._model, "model")
             for index, token in enumerate(sampling.stop_token_ids):
                 guard.check_text(self._codec.decode([token]), f"stop_token_ids[{index}]")
+            guard.check_text(self._codec.decode(list(sampling.stop_token_ids)), "stop_token_ids")
         restorer = views.cloak.restorer() if views.cloak is not None else None
         transcript = Transcript(self._codec.token_bytes, StopMatcher(sampling.stop), restorer)
         return Call(privacy.mode, privacy.rule, device, public, guard, placeholder, sampling, transcript)

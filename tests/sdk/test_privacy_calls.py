@@ -106,6 +106,9 @@ async def test_a_secret_leaves_by_no_other_field(codec, mode):
             client.generate(asked, SamplingParams(stop_token_ids=(70, word)))
         assert "gęślą" not in str(caught.value)
         client.generate(asked, SamplingParams(stop=("gęślą",)))  # stop strings stay on the device
+    async with client_of(codec, mode=mode) as client:
+        with pytest.raises(LeakError, match="stop_token_ids:"):  # each says one digit, all of them the secret
+            client.generate(PROMPT, SamplingParams(stop_token_ids=tuple(codec.encode(SECRET))))
 
 
 async def test_a_verifier_that_does_not_serve_the_mode_is_told_before_anything_is_sent(codec):
