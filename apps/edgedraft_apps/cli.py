@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 
 from edgedraft import __version__
 from edgedraft.client import Client
-from edgedraft.errors import EdgedraftError
+from edgedraft.errors import EdgedraftError, InvalidInput
 from edgedraft.generation import Generation
 from edgedraft.prompt import Mode, Prompt, PromptLike
 from edgedraft.sampling import SamplingParams
@@ -145,8 +145,14 @@ def generate(
     public: Annotated[
         str, typer.Option(help="What the cloud may see beside the prompt, e.g. what to do with it; it comes first.")
     ] = "",
+    marked: Annotated[
+        bool, typer.Option("--marked", help="Only what is in [[double brackets]] is private, e.g. [[Ana Ríos|person]].")
+    ] = False,
     show_view: Annotated[
-        bool, typer.Option("--show-view", help="Print what the cloud would see of the prompt, send nothing.")
+        bool,
+        typer.Option(
+            "--show-view", help="Print what the cloud would see of the prompt; needs no verifier, sends nothing."
+        ),
     ] = False,
     ledger: Annotated[
         Path | None, typer.Option(help="Write all that leaves and comes to this new file, encrypted.")
@@ -175,7 +181,11 @@ def generate(
     Example: `edgedraft generate "Why is the sky blue?" --mode open --verifier verifier.example:7443 --identity ./me`
     """
     text = sys.stdin.read() if prompt == "-" else prompt
-    asked: PromptLike = Prompt(public=public, private=text) if public else text
+    if marked and public:
+        raise InvalidInput("public", "and marked exclude each other", "mark what is private, or say what is public")
+    asked: PromptLike = Prompt.marked(text) if marked else Prompt(public=public, private=text) if public else text
+    if mode is Mode.SEALED and not (marked or public or show_view):
+        typer.echo("note: the cloud sees nothing of this prompt; --public or --marked tells what it may see", err=True)
     sampling = SamplingParams(max_tokens, temperature, top_p, top_k, seed, tuple(stop or ()))
     folder = drafter
     if folder is None:
@@ -184,12 +194,13 @@ def generate(
             folder = build_model(context.obj, chosen.drafter, source=source, progress=progress)
 
     async def run() -> Generation:
+        if show_view:
+            async with Client(folder, mode=Mode.LOCAL, threads=threads) as client:
+                typer.echo(client.public_view(asked, mode).text)
+            raise typer.Exit
         async with Client(
             folder, verifier=verifier, identity=identity, mode=mode, model=model, threads=threads, ledger=ledger
         ) as client:
-            if show_view:
-                typer.echo(client.public_view(asked).text)
-                raise typer.Exit
             generation = client.generate(asked, sampling)
             if as_json:
                 await generation

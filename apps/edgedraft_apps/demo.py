@@ -6,7 +6,7 @@ import os
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console
 from rich.text import Text
@@ -71,36 +71,18 @@ async def answer(settings: DemoSettings, pair: BuiltPair, folder: Path, console:
     Raises:
         EdgedraftError: What went wrong, with the cure.
     """
-    authority = DevelopmentAuthority(folder / "certificates")
     drafter_threads, target_threads = share_cores(len(os.sched_getaffinity(0)))
-    # One session fits any step, so there is no need to measure them.
-    arguments = ["--engine", settings.engine, "--threads", str(target_threads), "--step-tokens", "64"]
-    vllm = settings.engine == "vllm"
-    model = pair.target_hf if vllm else pair.target
+    prompt = Prompt.marked(settings.prompt)
     async with AsyncExitStack() as stack:
-        with console.status("start the verifier" + (", vLLM takes about a minute" if vllm else "")):
-            port = await stack.enter_async_context(
-                local_verifier(model, authority.server(), log=folder / "verifier.log", arguments=arguments)
-            )
-        if settings.rtt:
-            port = (await stack.enter_async_context(WanProxy(HOST, port, rtt=settings.rtt))).port
-        client = await stack.enter_async_context(
-            Client(
-                pair.drafter,
-                verifier=f"{HOST}:{port}",
-                identity=authority.device("demo", "this-device"),
-                mode=settings.mode,
-                threads=drafter_threads,
-            )
-        )
-        await client.connect()
-        prompt = Prompt.marked(settings.prompt)
-        link = f"over mTLS, {settings.rtt * 1000:g} ms of RTT added" if settings.rtt else "over mTLS"
-        for text, style in (
-            (f"drafter: {_name(pair.drafter)}", "bright_black"),
-            (f"target:  {_name(model)} on {settings.engine}, in another process, {link}", "bright_black"),
-        ):
-            console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+        place, where = "none: the drafter answers alone", dict[str, Any]()
+        if settings.mode is not Mode.LOCAL:
+            place, where = await _verifier(settings, pair, folder, target_threads, stack, console)
+        threads = drafter_threads if where else None
+        client = await stack.enter_async_context(Client(pair.drafter, mode=settings.mode, threads=threads, **where))
+        if where:
+            await client.connect()
+        for text in (f"drafter: {_name(pair.drafter)}", f"target:  {place}"):
+            console.print(text, style="bright_black", markup=False, highlight=False, soft_wrap=True)
         console.print(_prompt(prompt), soft_wrap=True)
         _show_cloud(console, "before the answer", client.public_view(prompt).view.text)
         console.print()
@@ -108,6 +90,26 @@ async def answer(settings: DemoSettings, pair: BuiltPair, folder: Path, console:
         await show(generation, console)
         _show_cloud(console, "of the answer", cloud_answer(generation.ledger))
     return generation
+
+
+async def _verifier(
+    settings: DemoSettings, pair: BuiltPair, folder: Path, threads: int, stack: AsyncExitStack, console: Console
+) -> tuple[str, dict[str, Any]]:
+    """Start a verifier for as long as the stack is open: what it is, and how a client gets there."""
+    authority = DevelopmentAuthority(folder / "certificates")
+    # One session fits any step, so there is no need to measure them.
+    arguments = ["--engine", settings.engine, "--threads", str(threads), "--step-tokens", "64"]
+    vllm = settings.engine == "vllm"
+    model = pair.target_hf if vllm else pair.target
+    with console.status("start the verifier" + (", vLLM takes about a minute" if vllm else "")):
+        port = await stack.enter_async_context(
+            local_verifier(model, authority.server(), log=folder / "verifier.log", arguments=arguments)
+        )
+    if settings.rtt:
+        port = (await stack.enter_async_context(WanProxy(HOST, port, rtt=settings.rtt))).port
+    link = f"over mTLS, {settings.rtt * 1000:g} ms of RTT added" if settings.rtt else "over mTLS"
+    way = {"verifier": f"{HOST}:{port}", "identity": authority.device("demo", "this-device")}
+    return f"{_name(model)} on {settings.engine}, in another process, {link}", way
 
 
 def cloud_answer(page: Page) -> str:

@@ -17,6 +17,7 @@ from edgedraft.events import Event, Finished
 from edgedraft.generation import Generation
 from edgedraft.privacy.gate import DecisionRule
 from edgedraft.privacy.guard import GuardLimits
+from edgedraft.privacy.ledger import Ledger
 from edgedraft.prompt import Mode, PromptLike
 from edgedraft.sampling import SamplingParams
 
@@ -100,6 +101,12 @@ class SyncClient:
         """Exactly what the cloud would see of a prompt; as `Client.public_view`."""
         assert self._client is not None
         return self._client.public_view(prompt, mode)
+
+    @property
+    def ledger(self) -> Ledger:
+        """Every frame that left or came, of all generations; as `Client.ledger`."""
+        assert self._client is not None
+        return self._client.ledger
 
     def close(self) -> None:
         """Cancel what is running and end the background thread; may be called again."""

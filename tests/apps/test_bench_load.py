@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from edgedraft.errors import Unauthenticated
+from edgedraft.errors import InvalidInput, Unauthenticated
 from edgedraft.identity import Identity
 from edgedraft_apps.bench.crowd import Crowd, Pace, ParkedSessions
 from edgedraft_apps.bench.echo import echo_cost
@@ -26,6 +26,7 @@ from edgedraft_cloud.authority import DevelopmentAuthority
 from edgedraft_cloud.engines.trace import StepTime, TraceEngine
 from edgedraft_cloud.orchestrator import Orchestrator
 from edgedraft_cloud.server import start_server
+from edgedraft_cloud.tenants import Tenant, Tenants
 
 SECONDS = 60
 
@@ -81,6 +82,21 @@ async def test_refusals_are_counted_and_tried_again(tmp_path):
         await until(lambda: crowd.refused and samples.verdicts)
         await crowd.stop()
     assert not crowd.errors
+
+
+async def test_where_nothing_can_be_measured_the_error_says_why(tmp_path):
+    acme = Tenants({"acme": Tenant("acme")}, None)
+    async with verifier(tmp_path, tenants=acme) as address:
+        settings = LoadSettings(address, sessions=2, seconds=0.2, warm_up=0.2)
+        with pytest.raises(Unauthenticated, match="'tenant-1' is not served here"):
+            await run_load(settings, make_identities(tmp_path, 1, 2), AnyMaterial(1.0), lambda *_: None)
+
+
+async def test_a_verifier_of_a_real_target_needs_a_trace(tmp_path, bench):
+    identities = [[bench.identity]]
+    settings = LoadSettings(f"localhost:{bench.server.port}", sessions=1, seconds=0.2)
+    with pytest.raises(InvalidInput, match="trace: is missing; record the target's answers with `edgedraft bench rec"):
+        await run_load(settings, identities, AnyMaterial(1.0), lambda *_: None)
 
 
 async def test_a_verifier_that_dies_is_an_error_to_each_session(tmp_path):

@@ -1,6 +1,7 @@
 """`edgedraft` as a user types it: output, errors in one line, exit codes."""
 
 import asyncio
+import io
 import json
 import os
 import signal
@@ -8,12 +9,16 @@ import subprocess
 import sys
 
 import pytest
+from rich.console import Console
 from toy import ScriptedDrafter, toy_draft, toy_greedy
 from typer.testing import CliRunner
 
 from edgedraft import __version__
 from edgedraft.errors import ModelSourceError
+from edgedraft.prompt import Mode
+from edgedraft.sampling import SamplingParams
 from edgedraft_apps import cli, models_cli
+from edgedraft_apps.demo import DemoSettings, answer
 from edgedraft_models import BuiltPair
 
 
@@ -223,3 +228,34 @@ def test_generate_in_mode_local_needs_nobody(run, toy_drafter, model_folder):
     answer = json.loads(shown.stdout)
     assert answer["report"]["tokens"] <= 5
     assert answer["report"]["bytes_up"] == 0
+
+
+def test_the_view_of_a_prompt_needs_no_verifier_and_marks_are_read_where_asked(run, toy_drafter, model_folder):
+    asked = ("generate", "Thank [[Maria Lindqvist]] for it.", "--drafter", model_folder, "--show-view")
+    assert "Thank [private text] for it." in run(*asked, "--marked").stdout
+    assert "[SECRET_1]" in run(*asked, "--marked", "--mode", "cloaked").stdout
+    shown = run(*asked)
+    assert "[private text]" in shown.stdout
+    assert "Thank" not in shown.stdout
+    shown = run(*asked, "--marked", "--public", "What?")
+    assert shown.exit_code == 1
+    assert "exclude each other" in shown.stderr
+
+
+def test_who_lets_the_cloud_see_nothing_is_told_so(run, toy_drafter, model_folder):
+    asked = ("generate", "Why?", "--drafter", model_folder)
+    assert "the cloud sees nothing of this prompt" in run(*asked).stderr
+    for told in (("--public", "Answer."), ("--marked",), ("--mode", "open")):
+        assert "sees nothing" not in run(*asked, *told).stderr
+
+
+async def test_a_demo_without_a_cloud_starts_none(toy_drafter, model_folder, tmp_path):
+    shown = io.StringIO()
+    pair = BuiltPair(model_folder, tmp_path / "no target", tmp_path / "none either")
+    settings = DemoSettings("Why is [[it]] so?", Mode.LOCAL, SamplingParams(max_tokens=5))
+    generation = await answer(settings, pair, tmp_path, Console(file=shown, width=100))
+    assert generation.report is not None
+    assert generation.report.tokens <= 5
+    assert "target:  none: the drafter answers alone" in shown.getvalue()
+    assert "the cloud sees before the answer: nothing" in shown.getvalue()
+    assert not list(tmp_path.iterdir())

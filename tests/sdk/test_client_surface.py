@@ -310,6 +310,7 @@ def test_the_sync_client_answers_streams_and_closes(codec):
         assert client.complete("sky", SamplingParams(max_tokens=10)).text == expected
         left = client.stream("sky", SamplingParams(max_tokens=150, ignore_eos=True))
         next(left)
+        assert client.ledger.entries() == []
     client.close()
     for use in (lambda: client.complete("sky"), lambda: next(left)):
         with pytest.raises(InvalidInput, match="client: is closed"):

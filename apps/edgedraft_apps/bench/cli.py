@@ -113,7 +113,10 @@ def load(
 ) -> None:
     """Load a running verifier with devices that replay drafts, over mutual TLS, and show what they saw.
 
-    Example: `edgedraft bench load --verifier localhost:7443 --ca ./certs --sessions 64 --tenants 4`
+    A verifier that serves a real target needs a trace of that target. Certificates that `--ca` issues are kept in its
+    folder; their tenants are called tenant-1, tenant-2 and so on, and the verifier must serve them.
+
+    Example: `edgedraft bench load --verifier localhost:7443 --ca ./certs --sessions 64 --tenants 4 --trace out.jsonl`
     """
     material: Material
     if trace is None:

@@ -72,6 +72,7 @@ class Crowd:
         reports: Of the generations that finished.
         refused: Sessions that the verifier had no room for.
         errors: Other ends, by the kind of error.
+        problem: The first error that ended a session.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Crowd:
         self.reports: list[Report] = []
         self.refused = 0
         self.errors: Counter[str] = Counter()
+        self.problem: EdgedraftError | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -148,9 +150,11 @@ class Crowd:
                 continue
             except Overloaded as error:
                 self.refused += 1
+                self.problem = self.problem or error
                 pause = error.retry_after or PAUSE
             except EdgedraftError as error:
                 self.errors[type(error).__name__] += 1
+                self.problem = self.problem or error
                 pause = PAUSE
             await asyncio.sleep(pause * random.uniform(1, 1.5))  # not all of them together
 

@@ -15,7 +15,7 @@ from edgedraft.identity import Identity
 from edgedraft_apps.bench.crowd import Crowd, Pace, jain_index, percentile
 from edgedraft_apps.bench.measured import LoopLag, Samples
 from edgedraft_apps.bench.results import Row
-from edgedraft_apps.bench.trace_drafter import Material
+from edgedraft_apps.bench.trace_drafter import Material, RecordedMaterial
 from edgedraft_apps.wan import WanProxy
 from edgedraft_cloud.authority import DevelopmentAuthority
 
@@ -90,7 +90,8 @@ async def run_load(
         progress: Told how far it is.
 
     Raises:
-        VerifierError: The verifier cannot be reached or refuses a device.
+        InvalidInput: The verifier's target is not that of the material.
+        VerifierError: The verifier cannot be reached, refuses a device, or not one session came to a verdict.
     """
     samples, lag = Samples(), LoopLag()
     async with AsyncExitStack() as stack:
@@ -106,7 +107,15 @@ async def run_load(
         ]
         for number, crowd in enumerate(crowds):
             progress("connect", number, len(crowds), "tenants")
-            await crowd.connect()
+            try:
+                await crowd.connect()
+            except InvalidInput as error:
+                raise InvalidInput(
+                    "trace",
+                    "is not of this verifier's target" if isinstance(material, RecordedMaterial) else "is missing",
+                    "record the target's answers with `edgedraft bench record`; without a trace, only "
+                    "`edgedraft-verifier serve --engine trace --model any` can be loaded",
+                ) from error
         for number, crowd in enumerate(crowds):
             share = settings.sessions // len(crowds) + (number < settings.sessions % len(crowds))
             crowd.start(share)
@@ -117,6 +126,9 @@ async def run_load(
         progress("stop", 0, 1, "")
         for crowd in crowds:
             await crowd.stop()
+    problem = next((crowd.problem for crowd in crowds if crowd.problem is not None), None)
+    if problem is not None and not samples.between(start, end):
+        raise problem
     names = [devices[0].tenant for devices in identities]
     own = percentile(lag.between(start, end), 0.99) * 1000
     return [*_rows(samples, crowds, names, start, end), Row("delay of the load tool itself p99", "all", own, "ms")]
