@@ -146,3 +146,12 @@ def _cut(data: bytes, draw: random.Random) -> list[bytes]:
         pieces.append(data[:size])
         data = data[size:]
     return pieces
+
+
+def test_a_character_in_two_frames_is_read_as_one():
+    """`p` with a dot is not lost between the two, which would make one word of those around it."""
+    data = (b"our offer will be nin ", "ṗ".encode()[:2], "ṗ".encode()[2:], b"e")
+    heard = Overheard(lambda token: data[token])
+    for token in range(4):
+        heard.up(pb.ClientFrame(draft=pb.Draft(position=token, tokens=[token])).SerializeToString())
+    assert heard.sent == "our offer will be nin ṗe"

@@ -29,6 +29,13 @@ _NAME: Final = re.compile(r"[^\W\d_](?:[^\W\d_]|[\u0300-\u036f\u0900-\u0dff])*")
 _MOST_NAMES: Final = 12  # words of a whole name
 _SHORTEST_NAME: Final = 3  # letters of a word of it that tells
 _PARTICLE: Final = 3  # letters of a `van` at most
+_TITLE_WORDS: Final = """
+the and for with from this that our your their not all are was were how why what when who where into over under about
+after before new old its his her you she they have has had can das mit für eine les une pour avec dans para por het een
+voor met
+"""
+_NEVER_NAMES: Final = frozenset(_TITLE_WORDS.split())
+"""Words of which one shows that what is written like a name is a title: `The Merger With Acme`."""
 _BUDGET_SHARE: Final = 4  # of a long secret, less than the fourth part may leave in pieces
 
 Share: TypeAlias = tuple[int, int]
@@ -306,7 +313,8 @@ def name_words(secret: str, *, sure: bool) -> list[str]:
     small = [word for word in spelled if word[0].islower()]
     if not sure:
         is_name = 2 <= len(spelled) <= _MOST_NAMES and not any(map(str.isdigit, secret))
-        if not is_name or spelled[-1][0].islower() or any(len(word) > _PARTICLE for word in small):
+        is_title = not _NEVER_NAMES.isdisjoint(map(str.lower, spelled))
+        if not is_name or is_title or spelled[-1][0].islower() or any(len(word) > _PARTICLE for word in small):
             return []
     # Where all is small, particles are not to be told from names.
     told = spelled if len(small) == len(spelled) else [word for word in spelled if not word[0].islower()]

@@ -95,6 +95,12 @@ def test_a_name_that_is_sure_needs_not_be_written_like_one():
     assert held(later, tokens, "It was max, of course.")
 
 
+def test_a_title_is_no_name():
+    guard, tokens = make("The Merger With Acme", "Notes for Our Friends")
+    assert not held(guard, tokens, "Yes, the plan is that the team works with you.")
+    assert held(guard, tokens, "the merger")
+
+
 def test_words_that_tell_nothing_of_a_name_or_a_phrase_leave():
     guard, tokens = make("Jan van den Berg", "The one with the cat", "Flat 4 Elm Road")
     assert not held(guard, tokens, "A cat of den and van, with an elm and one flat.")

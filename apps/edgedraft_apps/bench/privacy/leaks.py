@@ -106,14 +106,14 @@ class Overheard:
         prompt: Text of the prompt it was sent.
         paths: Text of the answer as it stood after each frame, from a good deal before what was new in it; parted
             where the verifier put a word of its own.
-        sent: Text of all tokens that were sent, in the order of sending.
+        sent_bytes: All tokens that were sent, in the order of sending; a character may lie in two frames.
         strings: Everything else in the frames that could be text.
     """
 
     token_bytes: Callable[[int], bytes]
     prompt: str = ""
     paths: list[str] = field(default_factory=list)
-    sent: str = ""
+    sent_bytes: bytes = b""
     strings: list[str] = field(default_factory=list)
     _line: dict[int, int | None] = field(default_factory=dict)
 
@@ -129,7 +129,12 @@ class Overheard:
             # What stood behind it was on another path.
             self._line = {place: token for place, token in self._line.items() if place < end}
             self._put(frame.draft.position, frame.draft.tokens)
-            self.sent += self._text(frame.draft.tokens)
+            self.sent_bytes += b"".join(map(self.token_bytes, frame.draft.tokens))
+
+    @property
+    def sent(self) -> str:
+        """Their text."""
+        return self.sent_bytes.decode("utf-8", errors="replace")
 
     def down(self, data: bytes) -> None:
         """A frame of the verifier."""
