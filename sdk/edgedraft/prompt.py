@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 _LONGEST_KIND: Final = 32
+_LONGEST_ROLE: Final = 32
 
 
 class Mode(StrEnum):
@@ -53,6 +54,9 @@ class Part:
     def __post_init__(self) -> None:
         _check_string("part.text", self.text)
         _check_string("part.kind", self.kind)
+        # None and 0 count as false: whoever passed them may have meant anything, and false is public.
+        _check_bool("part.private", self.private)
+        _check_bool("part.secret", self.secret)
         # A placeholder is told from other words of an answer by its few words.
         words = re.fullmatch(r"[A-Za-z]+(?:[_ -][A-Za-z]+){0,3}", self.kind)
         if self.kind and (words is None or len(self.kind) > _LONGEST_KIND):
@@ -75,7 +79,8 @@ class Message:
     """One message of a chat.
 
     Attributes:
-        role: `system`, `user`, `assistant`, or what the model's template knows. It is public.
+        role: `system`, `user`, `assistant`, or what the model's template knows: 1 to 32 letters a to z, digits, `_` and
+            `-`. It is public.
         content: Its text, all of it private, or its parts. Special tokens typed in it stay text.
 
     Raises:
@@ -89,6 +94,10 @@ class Message:
         _check_string("message.role", self.role)
         if not self.role:
             raise InvalidInput("message.role", "is empty", "use `user`, `assistant` or `system`")
+        # What it says is not quoted: private text may have been passed in its place.
+        if not re.fullmatch(rf"[A-Za-z0-9_-]{{1,{_LONGEST_ROLE}}}", self.role):
+            limit = f"1 to {_LONGEST_ROLE} letters a to z, digits, `_` and `-`"
+            raise InvalidInput("message.role", f"is not {limit}", "use `user`, `assistant` or `system`")
         if isinstance(self.content, str):
             return
         if not isinstance(self.content, Sequence) or not all(isinstance(part, Part) for part in self.content):
@@ -158,6 +167,11 @@ class Prompt:
     def __init__(self, messages: Sequence[Message] = (), raw: str = "", *, public: str = "", private: str = "") -> None:
         for name, value in (("raw", raw), ("public", public), ("private", private)):
             _check_string(f"prompt.{name}", value)
+        if isinstance(messages, str) or not isinstance(messages, Sequence):
+            raise InvalidInput("prompt.messages", f"is {type(messages).__name__}", "pass a sequence of messages")
+        for index, message in enumerate(messages):
+            if not isinstance(message, Message):
+                raise InvalidInput(f"messages[{index}]", f"is {type(message).__name__}", "pass a Message")
         if bool(messages) + bool(raw) + bool(public or private) != 1:
             raise InvalidInput(
                 "prompt", "needs messages, raw text, or public and private text", "pass one of them, not empty"
@@ -185,6 +199,8 @@ class Prompt:
             return prompt
         if isinstance(prompt, str):
             return cls((Message("user", prompt),))
+        if not isinstance(prompt, Iterable):
+            raise InvalidInput("prompt", f"is {type(prompt).__name__}", "pass a string, a Prompt or messages")
         return cls(tuple(_message(index, item) for index, item in enumerate(prompt)))
 
     @classmethod
@@ -228,6 +244,11 @@ def _check_string(field: str, value: object) -> None:
         raise InvalidInput(field, f"is {type(value).__name__}", "pass a string")
 
 
+def _check_bool(field: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise InvalidInput(field, f"is {type(value).__name__}", "pass True or False")
+
+
 def _message(index: int, item: Message | Mapping[str, Any]) -> Message:
     if isinstance(item, Message):
         return item
@@ -247,8 +268,7 @@ def _part(field: str, item: Part | Mapping[str, Any]) -> Part:
     if unknown := item.keys() - _PART_KEYS:
         raise InvalidInput(field, f"has unknown keys {sorted(map(str, unknown))}", f"use {sorted(_PART_KEYS)}")
     for name in ("private", "secret"):
-        if not isinstance(item.get(name, True), bool):
-            raise InvalidInput(f"{field}.{name}", f"is {type(item[name]).__name__}", "pass true or false")
+        _check_bool(f"{field}.{name}", item.get(name, True))
     return Part(item["text"], item.get("private", True), item.get("secret", False), item.get("kind", ""))
 
 

@@ -84,6 +84,19 @@ def test_wrong_marks_are_told_by_their_place(text, problem):
         lambda: Message("", "a"),
         lambda: Message("user", 3),
         lambda: Message("user", ["a"]),
+        lambda: Message("user\n", "a"),
+        lambda: Message("us er", "a"),
+        lambda: Message("<|im_start|>", "a"),
+        lambda: Message("r" * 33, "a"),
+        lambda: Message(None, "a"),
+        lambda: Message.marked("user", "a [[b]]", private=None),
+        lambda: Prompt("hello"),
+        lambda: Prompt(3),
+        lambda: Prompt(("hello",)),
+        lambda: Prompt(public=None),
+        lambda: Prompt.of(3),
+        lambda: Prompt.of(None),
+        lambda: Prompt.of([{"role": 3, "content": "a"}]),
         lambda: Part(3),
         lambda: Part("a", kind="person"),
         lambda: Part("a", secret=True, kind="per[son"),
@@ -100,6 +113,30 @@ def test_wrong_marks_are_told_by_their_place(text, problem):
 def test_wrong_prompts_are_refused(make):
     with pytest.raises(InvalidInput):
         make()
+
+
+@pytest.mark.parametrize("value", [None, 0, 1, "", "no", "false", [], 0.0])
+@pytest.mark.parametrize("name", ["private", "secret"])
+def test_only_true_and_false_say_what_is_private(name, value):
+    with pytest.raises(InvalidInput) as caught:
+        Part("a", **{name: value})
+    assert caught.value.field == f"part.{name}"
+
+
+@pytest.mark.parametrize("name", ["text", "kind"])
+@pytest.mark.parametrize("value", [None, 0, b"a", ["a"]])
+def test_text_and_kind_of_a_part_are_strings(name, value):
+    with pytest.raises(InvalidInput) as caught:
+        Part(**{"text": "a", "secret": True, name: value})
+    assert caught.value.field == f"part.{name}"
+
+
+def test_a_role_that_is_none_is_not_quoted():
+    with pytest.raises(InvalidInput) as caught:
+        Message("my secret", "a")
+    assert caught.value.field == "message.role"
+    assert "my secret" not in str(caught.value)
+    assert [Message(role, "a").role for role in ("user", "tool_2", "r" * 32)] == ["user", "tool_2", "r" * 32]
 
 
 def test_private_text_shows_in_no_representation():

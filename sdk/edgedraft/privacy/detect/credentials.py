@@ -34,7 +34,14 @@ _KEY_WORD: Final = re.compile(
 )
 _TOKEN: Final = re.compile(r"(?<![A-Za-z0-9_./+~-])[A-Za-z0-9_+][A-Za-z0-9_./+~-]{15,512}+={0,2}")
 _ALONE: Final = re.compile(r"(?<![A-Za-z0-9_./+=@:,~-])[A-Za-z0-9_-]{24,128}+(?![A-Za-z0-9_./+=@~-])")
-_VERSION_PARTS: Final = re.compile(r"[a-z]{2,16}(?:[-_./](?:[a-z]{2,16}|v?\d{1,4}[a-z]?)){1,12}")
+_GIVEN: Final = re.compile(r"(?:[:=：]|(?<!\w)(?:is|ist|lautet|est|es|è|é|jest|är)\s|[は是为])\s{0,3}[\"'`「]?$")
+"""Between a key word and a value: the value is the key, as in `token: ...`."""
+_DATED: Final = r"(?:19|20)\d{2}(?:[01]\d[0-3]\d)?"
+_VERSION: Final = rf"{_DATED}|v\d{{1,3}}|\d{{1,3}}b|\d{{1,2}}\.\d{{1,2}}"
+_VERSION_PART: Final = rf"(?:[a-z]{{2,16}}|v?\d{{1,3}}[a-z]?|[01]\d[0-3]\d|{_DATED})"
+_NAME_WITH_VERSION: Final = re.compile(
+    rf"(?=.{{0,200}}?[-_./](?:{_VERSION})(?![^-_./]))[a-z]{{2,16}}(?:[-_./]{_VERSION_PART}){{1,12}}"
+)
 _TOLD_BITS: Final = 3.0
 _ALONE_BITS: Final = 4.0
 """Bits of entropy a character, by the frequencies within the token: words have less than keys."""
@@ -46,16 +53,53 @@ _PASSWORD_WORD: Final = re.compile(
     re.IGNORECASE,
 )
 _VALUE: Final = r"[!#-&(-+\x2d-;=?-~\u00c0-\u024f\u0400-\u04ff]"
-_ASSIGNED: Final = re.compile(rf"\s{{0,3}}[\"']?\s{{0,2}}[:=：]\s{{0,3}}[\"']?({_VALUE}{{4,64}}+)")
+_TYPE: Final = (
+    r"(?:Optional|Union|List|Dict|Annotated|SecretStr|str|string|bytes|bytearray|int|integer|bool|boolean|object|any"
+    r"|(?:n?var)?char2?|character varying|varbinary|bytea|text|clob)"
+)
+_ASSIGNED: Final = re.compile(
+    # `password: str = "..."`: the value stands behind the type.
+    rf"\s{{0,3}}[\"']?\??\s{{0,2}}(?::\s?&?(?i:{_TYPE})\b(?:\[[\w.,|\[ ]{{0,40}}\]{{0,3}})?(?:\s?\|\s?None)?\s{{0,2}}"
+    rf"(?==))?[:=：]\s{{0,3}}[\"']?({_VALUE}{{4,64}}+)"
+)
 _STATED: Final = re.compile(
     rf"\s{{1,3}}(?:is|ist|lautet|war|was|est|es|è|é|jest|är|to)\s{{1,3}}[\"']?({_VALUE}{{4,64}}+)"
 )
 _STATED_CJK: Final = re.compile(rf"\s?(?:は|是|为|는|은)\s?[「\"']?({_VALUE}{{4,64}}+)")
 _BARE: Final = re.compile(rf"[ =]({_VALUE}{{4,64}}+)")
 _NO_PASSWORD: Final = re.compile(
-    r"(?:none|null|nil|true|false|required|optional|string|str|text|hidden|empty|unknown|changeme\?|[*•x.]+"
-    r"|[<${(%\[].*)",
+    r"(?:none|null|nil|undefined|true|false|required|optional|string|str|text|hidden|hashed|empty|unknown|changeme\?"
+    # What forms, code and instructions have behind the word.
+    r"|pass(?:word|wd|phrase|code)?|pwd|input|self|this|await|return|lambda|async"
+    r"|must|should|shall|cannot|needs?|minimum|maximum|least|between|please|enter|type|choose|your"
+    r"|muss|mindestens|bitte|debe|deve|doit|moet"
+    r"|[*•x.]+|[<${(%\[].*|\)[.,:;)].*)",
     re.IGNORECASE,
+)
+_OF_TYPE: Final = re.compile(rf"&?{_TYPE}(?:[\[(].*)?", re.IGNORECASE)
+_CODE: Final = re.compile(
+    r"\$?[A-Za-z_]\w*(?:(?:\.|::|->?)\w+)+[(\[].*"  # os.getcwd(), os.environ[
+    r"|[A-Za-z_]+\([A-Za-z_][\w.]*(?:\(.*)?\)+"  # hash(pw)
+    r"|(?:[a-z]+_|[a-z]+(?=[A-Z]))[A-Za-z_]+\(.*"  # make_password(12)
+    r"|[A-Za-z_]+(?:(?:\.|->?)[A-Za-z_]+)*?\.(?i:password|passwd|pwd|passphrase|pass)\)*"  # form.password
+)
+_CUT_CALL: Final = re.compile(r"[A-Za-z_]+[(\[](?:[^()]*|[A-Za-z_][\w.]*\(.*)")
+"""A call up to its first quote or comma, where the search for a value ends."""
+_OBJECT: Final = re.compile(
+    r"(?:self|this|os|sys|process|env|environ|config|settings|conf|req|request|res|ctx|context|args|params|options|opts"
+    r"|data|form|user|account|credentials|creds|secrets|props|state|body|event|input|board)(?:(?:\.|::|->?)[A-Za-z_]+)+"
+)
+_NAMED_FOR_ONE: Final = re.compile(r"[a-z]+(?:_[a-z]+)*(?:_(?:password|passwd|pwd|passphrase)|(?:Password|Passwd|Pwd))")
+"""A variable such as `new_password`; it and attributes count only where it is plain that they stand in code."""
+_AMBIGUOUS: Final = re.compile(r"pass|pin|clave", re.IGNORECASE)
+"""Mountains have a pass and machines a pin."""
+_MEASURE: Final = re.compile(
+    r"(?:\d{1,5}(?:[.,]\d{1,3})?\s?)(?:mm|cm|km|m|ft|metres?|meters?|miles?|feet|inch(?:es)?|kg|g|kb|mb|years?|Meter|metros)"
+    r"(?![\w-])"
+)
+_LENGTH: Final = re.compile(
+    r"\d{1,3}(?:\s?[-–]\s?\d{1,3})? (?:char(?:acter)?s?|digits?|letters?|symbols?|words?"
+    r"|Zeichen|Ziffern|caract\w+)\b"
 )
 
 
@@ -68,7 +112,9 @@ def api_key(text: str) -> Spans:
     for match in behind(_KEY_WORD, _TOKEN, text, 24):
         value = match.group().rstrip(".,")
         told = "://" not in value and _has_digits_and_letters(value) and _bits(value) >= _TOLD_BITS
-        if told and not _names_a_version(value):
+        given = _GIVEN.search(text, max(0, match.start() - 12), match.start())
+        # `the token limit of gpt-4o-mini-2024-07-18` names a model.
+        if told and (given or not _NAME_WITH_VERSION.fullmatch(value)):
             yield match.start(), match.start() + len(value)
     for match in _ALONE.finditer(text):
         value = match.group()
@@ -82,12 +128,35 @@ def password(text: str) -> Spans:
         assigned = _ASSIGNED.match(text, word.end())
         stated = _STATED.match(text, word.end()) or _STATED_CJK.match(text, word.end()) or _BARE.match(text, word.end())
         match = assigned or stated
-        if match is None:
+        if match is None or _is_none(text, match):
             continue
         value = match.group(1).rstrip(".,;)")
-        told = value and not _NO_PASSWORD.fullmatch(value)
-        if told and (assigned or _has_digits_and_letters(value) or value.isdecimal()):
-            yield match.start(1), match.start(1) + len(value)
+        if not assigned:
+            if not (_has_digits_and_letters(value) or value.isdecimal()):
+                continue
+            if _AMBIGUOUS.fullmatch(word.group()) and _MEASURE.match(text, match.start(1)):
+                continue
+        yield match.start(1), match.start(1) + len(value)
+
+
+def _is_none(text: str, match: re.Match[str]) -> bool:
+    """Whether what stands in the place of a password is a word of a form, of code or of an instruction."""
+    start, value = match.start(1), match.group(1)
+    word = value.strip("`").rstrip(".,;:)]}`")
+    if not word or _NO_PASSWORD.fullmatch(word) or _NO_PASSWORD.fullmatch(value.rstrip(".,;)")):
+        return True
+    if _LENGTH.match(text, start):
+        return True
+    if text[start - 1] in "\"'":  # quoted: a text, not code
+        return False
+    code = value.strip("`").rstrip(".,;:}")
+    if _OF_TYPE.fullmatch(word) or _CODE.fullmatch(code):
+        return True
+    if _CUT_CALL.fullmatch(code) and text[match.end() : match.end() + 1] in (",", '"', "'"):
+        return True
+    behind_it = value[len(word) :] + text[match.end() : match.end() + 2].strip()
+    in_code = text[max(0, start - 4) : start].rstrip().endswith("=") or behind_it.startswith((",", ")", ";", "}"))
+    return in_code and (_NAMED_FOR_ONE.fullmatch(word) or _OBJECT.fullmatch(word)) is not None
 
 
 def _bits(value: str) -> float:
@@ -97,11 +166,6 @@ def _bits(value: str) -> float:
 
 def _has_digits_and_letters(value: str) -> bool:
     return any(map(str.isdecimal, value)) and any(map(str.isalpha, value))
-
-
-def _names_a_version(value: str) -> bool:
-    """Whether small words, short numbers and the like stand between hyphens, as in `gpt-4o-mini-2024-07-18`."""
-    return _VERSION_PARTS.fullmatch(value) is not None
 
 
 def _is_mixed(value: str) -> bool:

@@ -27,6 +27,14 @@ _DATE: Final = re.compile(
 )
 
 
+_YEAR: Final = re.compile(r"(?<!\d)\d{4}(?!\d)")
+_EARLIEST: Final = 1900
+"""Whoever was born before is in the history books."""
+
+
 def birth_date(text: str) -> Spans:
-    """Dates of birth."""
-    return (match.span() for match in behind(_BIRTH, _DATE, text, 16))
+    """Dates of birth, but for those before 1900."""
+    for match in behind(_BIRTH, _DATE, text, 16):
+        year = _YEAR.search(match.group())
+        if year is None or int(year.group()) >= _EARLIEST:
+            yield match.span()

@@ -15,6 +15,9 @@ _EMAIL: Final = re.compile(
     rf"(?:@{_LABEL}(?:\.{_LABEL})++"
     rf"|\s{{0,2}}[(\[]\s?at\s?[)\]]\s{{0,2}}{_LABEL}(?:\s{{0,2}}[(\[]\s?dot\s?[)\]]\s{{0,2}}{_LABEL})++)"
 )
+_REMOTE_USERS: Final = {"git", "hg", "svn"}
+_REMOTE: Final = re.compile(r"(?:github|gitlab|bitbucket|codeberg)\.(?:com|org)$|[:/][\w.~/-]", re.IGNORECASE)
+"""A host of repositories, or a path behind any host: `git@github.com:psf/requests.git` takes no mail."""
 _IPV4: Final = re.compile(r"(?<![A-Za-z0-9_.])(?:\d{1,3}+\.){3}\d{1,3}+(?:/\d{1,2}+)?(?![A-Za-z0-9_]|\.\d)")
 _VERSION: Final = re.compile(r"\b(?:v|ver|versions?|release|build|upgrade(?: to)?)[ .]?$", re.IGNORECASE)
 _IPV6: Final = re.compile(r"(?<![A-Za-z0-9_:.])[0-9A-Fa-f:]{2,39}+(?:/\d{1,3}+)?(?![A-Za-z0-9_])")
@@ -33,9 +36,16 @@ _LOGIN: Final = re.compile(r"[^/?#@:]{0,256}:[^/?#@]{1,256}@")
 _SECRET_PARAMETER: Final = re.compile(
     r"[?&#;](?:[a-z_-]{0,24}(?:token|secret|password|signature)|api[_-]?key|key|passw?d?|pwd|sig|code|auth"
     r"|jwt|session(?:id)?|sid)"
-    r"=[^&#]{6,}",
+    r"=([^&#]{6,})",
     re.IGNORECASE,
 )
+_PLACEHOLDER: Final = re.compile(
+    r"(?:YOUR|INSERT|REPLACE|ENTER|EXAMPLE)[A-Z_-]*|(?:MY|ADD)[_-][A-Z_-]*"
+    r"|(?:[A-Z]+[_-])*(?:API)?(?:KEY|TOKEN|SECRET|PASSWORD|SIGNATURE|CODE|VALUE|HERE)(?:[_-][A-Z]+)*"
+    r"|your[_-]?[a-z_-]*(?:key|token|secret|password|signature|code|here)|[$%][A-Za-z_]+%?"
+    r"|(?:[A-Za-z]{2,8}[_-]){0,3}[xX*.]{4,256}|[<{\[].*"
+)
+"""What manuals put in the place of a key."""
 
 
 def email(text: str) -> Spans:
@@ -44,7 +54,7 @@ def email(text: str) -> Spans:
         return
     for match in _EMAIL.finditer(text):
         last = re.split(r"[.\s)\]]", match.group())[-1]
-        if len(last) >= 2 and last.isalpha():
+        if len(last) >= 2 and last.isalpha() and not _is_remote(text, match):
             yield match.start(1), match.end()
 
 
@@ -78,8 +88,17 @@ def secret_url(text: str) -> Spans:
         while url.endswith(")") and url.count("(") < url.count(")"):
             url = url[:-1]
         rest = url.partition("://")[2]
-        if _LOGIN.match(rest) or _SECRET_PARAMETER.search(rest):
+        secrets = (parameter.group(1) for parameter in _SECRET_PARAMETER.finditer(rest))
+        if _LOGIN.match(rest) or not all(map(_PLACEHOLDER.fullmatch, secrets)):
             yield match.start(), match.start() + len(url)
+
+
+def _is_remote(text: str, match: re.Match[str]) -> bool:
+    """Whether it is where a repository lies, by the user's name and what stands behind."""
+    host = match.group().rpartition("@")[2]
+    if match.group(1) not in _REMOTE_USERS or not host:
+        return False
+    return _REMOTE.match(host) is not None or _REMOTE.match(text, match.end()) is not None
 
 
 def _is_host(value: str) -> bool:

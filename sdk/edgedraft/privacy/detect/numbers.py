@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import pairwise
 from typing import Final
 
 import phonenumbers
@@ -106,10 +107,15 @@ _TRUNK_ZERO: Final = ("GB", "DE", "FR", "NL", "SE", "AU", "IT", "CH", "BE", "TR"
 _OTHERS: Final = ("US", "ES", "PT", "PL", "BR", "CN", "RU", "NO", "DK", "MX")
 
 
+_ARGUMENT: Final = re.compile(r"(\w{1,64})\($")
+_LIST: Final = re.compile(r"[1-9]\d*(?:[ \u00a0]\d+){4,}")
+_MANY_GROUPS: Final = re.compile(r"[1-9](?:\s\d\d){4}|8\s\d{3}\s\d{3}\s\d\d\s\d\d")  # France, Russia
+
+
 def phone(text: str) -> Spans:
     """Phone numbers: with a country code, written as in North America, behind a trunk zero, or said to be such."""
     for match in _PHONE.finditer(text):
-        told = near_before(_PHONE_WORD, text, match.start(), 24)
+        told = near_before(_PHONE_WORD, text, match.start(), 24) and not _is_argument(text, match)
         if _is_phone(match.group(), told):
             yield match.span()
 
@@ -121,7 +127,7 @@ def _is_phone(value: str, told: bool) -> bool:
         international = "+" + value.replace("(0)", "").lstrip("(+0")
         return _parses(international, None, phonenumbers.is_possible_number)
     if told and _SEPARATED.search(value):
-        return True
+        return not _is_list(value)
     for form, region in ((_NORTH_AMERICA, "US"), (_BRAZIL, "BR"), (_RUSSIA, "RU")):
         if form.fullmatch(value):
             return _parses(value, region, phonenumbers.is_valid_number)
@@ -129,6 +135,25 @@ def _is_phone(value: str, told: bool) -> bool:
     if value.startswith(("0", "(0")) and (told or _SEPARATED.search(value)):
         return any(_parses(value, region, check) for region in _TRUNK_ZERO)
     return told and any(_parses(value, region, check) for region in _OTHERS)
+
+
+def _is_argument(text: str, match: re.Match[str]) -> bool:
+    """Whether it is given to a function, as in `call foo(1234567, 890)`."""
+    called = _ARGUMENT.search(text, max(0, match.start() - 66), match.start())
+    return called is not None and ")" not in match.group() and not _PHONE_WORD.fullmatch(called.group(1))
+
+
+def _is_list(value: str) -> bool:
+    """Whether it reads as numbers one after the other, as in `Signal 10 20 30 40 50 60`."""
+    if not _LIST.fullmatch(value):
+        return False
+    groups = value.split()
+    if len({int(after) - int(before) for before, after in pairwise(groups)}) == 1:  # of even steps
+        return True
+    # A phone number may be told digit by digit, or without the sign or the zero before it.
+    if all(len(group) == 1 for group in groups) or _MANY_GROUPS.fullmatch(value):
+        return False
+    return not _parses(f"+{value}", None, phonenumbers.is_valid_number)
 
 
 def _parses(value: str, region: str | None, check: Callable[[phonenumbers.PhoneNumber], bool]) -> bool:
@@ -177,6 +202,10 @@ _ID_WORD: Final = re.compile(
 _ID: Final = re.compile(r"(?<![A-Za-z0-9])(?=[A-Za-z./ -]{0,8}\d)[A-Za-z0-9](?:[ ./-]?[A-Z0-9]){5,21}(?![A-Za-z0-9])")
 
 
+_YEAR: Final = re.compile(r"(?<![A-Za-z0-9])(?:19|20)\d\d(?![A-Za-z0-9])")
+_FEWEST_DIGITS: Final = 4
+
+
 def national_id(text: str) -> Spans:
     """Numbers of persons at the state: those with a form and checksum of their own, and those said to be such."""
     for form, check in _NATIONAL_FORMS:
@@ -184,7 +213,8 @@ def national_id(text: str) -> Spans:
             if check(match.group()):
                 yield match.span()
     for match in behind(_ID_WORD, _ID, text, 24):
-        if sum(map(str.isdecimal, match.group())) >= 4:
+        # `passport form DS-11 2024` has a year in it, and no number of a person.
+        if sum(map(str.isdecimal, _YEAR.sub("", match.group()))) >= _FEWEST_DIGITS:
             yield match.span()
 
 

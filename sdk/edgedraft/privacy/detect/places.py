@@ -8,19 +8,30 @@ from typing import Final
 from edgedraft.privacy.detect.registry import Spans
 
 _CAPITAL: Final = r"A-ZÀ-ÖØ-ÞĀĂĄĆČĎĐĒĘĚĞĪİŁŃŇŌŐŘŚŞŠŤŪŮŰŹŻŽА-ЯЁ"
-_WORD: Final = rf"[{_CAPITAL}][\w'’.-]{{0,24}}+"
+_ABBREVIATED: Final = (
+    r"(?:[Ss](?:t|te|ta|to|r|ra|gt|en)|Ntra|Dra?|Prof|Pres|Gen|Gral|Col|Cel|Cap|Maj|Mar|Lt|Adm|Alm|Mgr|Mons|Ks|[Śś]w|Ing"
+    r"|Eng|Avv|Rev|Hnos|Marsz|Kard|Bp|Kpt|Płk|Cons|Mtro|Cdte|Cmdte|Com|Brig|Arq|Lic|Des|Dep|Min|Visc|Mt|Ft|Pt"
+    r"|Акад?|Адм|Ген|Марш|Проф)\."
+)
+_WHOLE: Final = rf"[{_CAPITAL}](?:[\w'’-]|\.(?=[\w'’-])){{0,24}}+"
+# A full stop ends the sentence, but for that of an abbreviation; of an initial too, where no town ends.
+_WORD: Final = rf"(?:{_ABBREVIATED}|[{_CAPITAL}]\.(?!\w)|{_WHOLE})"
+_TOWN_WORD: Final = rf"(?:{_ABBREVIATED}|{_WHOLE})"
+_GAP: Final = r"(?:[^\S\n\r]|-)"
+"""Between words of a name: no end of a line."""
 _LINK: Final = (
     r"(?:(?:de|la|las|los|le|les|du|des|da|das|do|dos|della|delle|dei|del|di|der|den|dem|van|von|zum|zur|of|the|y|e)\s"
     r"|[dl]['’])"
 )
-_NAME: Final = rf"{_LINK}{{0,2}}{_WORD}(?:[\s-]{_LINK}{{0,2}}{_WORD}){{0,4}}"
+_NAME: Final = rf"{_LINK}{{0,2}}{_WORD}(?:{_GAP}{_LINK}{{0,2}}{_WORD}){{0,4}}"
 _NUMBER: Final = r"\d{1,5}\s?(?:bis\b|ter\b|[A-Za-z]\b)?(?:[/-]\d{1,4}[a-z]?\b)?"
 _UNIT: Final = r"(?:,?\s(?:[Aa]pt|[Uu]nit|[Ss]uite|[Ff]lat)\.?\s\w{1,6})?"
 _UNIT_NEEDED: Final = _UNIT.removesuffix("?")
 _POSTCODE: Final = r"(?:[A-Z]{1,2}-)?\d{4,5}(?:\s[A-Z]{2})?|\d{3}\s\d{2}|\d{2}-\d{3}|\d{5}-\d{3}"
 _UK_OR_US: Final = r"[A-Z]{1,2}\d[A-Z\d]?\s?\d[A-Z]{2}|[A-Z]{2}\s\d{5}(?:-\d{4})?"
 _TOWN: Final = (
-    rf"(?:,\s(?:(?:{_POSTCODE})\s)?{_WORD}(?:[\s-](?!(?:{_UK_OR_US})\b){_WORD}){{0,2}})?(?:,?\s(?:{_UK_OR_US})\b)?"
+    rf"(?:,\s(?:(?:{_POSTCODE})\s)?{_TOWN_WORD}(?:{_GAP}(?!(?:{_UK_OR_US})\b){_TOWN_WORD}){{0,2}})?"
+    rf"(?:,?\s(?:{_UK_OR_US})\b)?"
 )
 _TOWN_NEEDED: Final = rf",\s(?:{_POSTCODE}|{_WORD}(?:\s{_WORD}){{0,2}},?\s(?:{_UK_OR_US})\b)"
 _NUMBER_WORD: Final = r"(?:n[º°.o]\.?\s?|[Nn]o:?\.?\s?|д\.\s?|nr\.?\s)?"
@@ -64,7 +75,8 @@ _FORMS: Final = tuple(
         # Atatürk Caddesi No: 15, Kadıköy
         rf"(?<!\w){_WORD}(?:\s{_WORD}){{0,2}}\s(?:Caddesi|Cad\.|Sokağı|Sokak|Sok\.|Bulvarı"
         rf"|Mahallesi)\s{_NUMBER_WORD}{_NUMBER}{_TOWN}",
-        r"(?:[\u4e00-\u9fff]{2,8}?[省市区县縣]){1,3}[\u4e00-\u9fff]{1,12}?[路街道巷]\d{1,5}[号號](?:[\d\u4e00-\u9fff]{1,8}[室楼樓])?",
+        # Atomic: else it tries all ways to cut text that is full of these signs.
+        r"(?:(?>[\u4e00-\u9fff]{2,8}?[省市区县縣])){1,3}[\u4e00-\u9fff]{1,12}?[路街道巷]\d{1,5}[号號](?:[\d\u4e00-\u9fff]{1,8}[室楼樓])?",
         r"[\u4e00-\u9fff]{1,3}[都道府県][\u4e00-\u9fff]{1,6}?[市区町村][\u3040-\u30ff\u4e00-\u9fff]{1,10}\d{1,4}(?:[-−‐丁目番地号]{1,2}\d{1,4}){0,3}号?",
     )
 )
