@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -19,7 +20,8 @@ _ONE_SPELLING: Final = {"EMAIL", "PHONE", "BANK_ACCOUNT", "CARD", "NATIONAL_ID",
 _MAY_BE_NAMES: Final = {"PERSON", "SECRET"}
 _NAME: Final = "NAME"
 """Kind of a word of a name that is neither the first nor the last."""
-_PARTS: Final = re.compile(r"[^\W\d_]+(?:[-'’][^\W\d_]+)*")
+_LETTERS: Final = r"[^\W\d_](?:[^\W\d_]|[\u0300-\u036f\u0900-\u0dff])*"  # with the marks of scripts that have them
+_PARTS: Final = re.compile(f"{_LETTERS}(?:[-'’]{_LETTERS})*")
 _SHORTEST_NAME: Final = 3
 _ANY_CASE: Final = 6
 """A first or last name of so many letters is one in any case."""
@@ -40,7 +42,7 @@ class Cloak:
         self._placeholders: dict[str, str] = {}  # identity of a value: placeholder
         self._literals: dict[str, str] = {}  # what looks like a placeholder in the prompt: placeholder
         self._kinds: dict[str, str] = {}  # form of a value: its kind
-        self._names: dict[str, str] = {}  # first or last name, and the form of a long one: placeholder
+        self._names: dict[str, str] = {}  # a name's word in NFC, and the form of a long one: placeholder
         self._secrets: list[Secret] = []
         self._counts: Counter[str] = Counter()
         self._reserved: set[str] = set()
@@ -53,8 +55,18 @@ class Cloak:
 
     def learn(self, secrets: Iterable[Secret]) -> None:
         """Give placeholders to values, before texts are hidden in which they stand."""
-        # Whole names first, so that a first name alone is told to be of the same person.
-        for secret in sorted(secrets, key=lambda secret: secret.kind == "PERSON" and -len(secret.text.split())):
+        secrets = list(secrets)
+        wholes: dict[str, Secret] = {}  # by form of a word: the name it stands in first
+        for secret in secrets:
+            words = secret.text.split()
+            if secret.kind == "PERSON" and len(words) > 1:
+                for word in words:
+                    wholes.setdefault(form_of(word), secret)
+        # In the order in which they appear, so that a conversation that goes on keeps its numbers. A name's word before
+        # the whole name is told to be of the same person.
+        for secret in secrets:
+            if secret.kind == "PERSON" and (whole := wholes.get(form_of(secret.text))):
+                self._placeholder(whole.text, whole.kind)
             self._placeholder(secret.text, secret.kind)
 
     def hide(self, text: str, findings: Sequence[Finding] = ()) -> str:
@@ -85,11 +97,21 @@ class Cloak:
         restorer = self.restorer()
         return restorer.push(text) + restorer.finish()
 
+    def around(self, hidden: str) -> list[str]:
+        """What stands before, between and behind the placeholders of a text that was hidden."""
+        pieces: list[str] = []
+        position = 0
+        for match in MENTION.finditer(hidden):
+            if mention_key(_body(match)) in self._values:
+                pieces.append(hidden[position : match.start()])
+                position = match.end()
+        return [*pieces, hidden[position:]]
+
     # ------------------------------------------------------------ inside
 
     def _placeholder(self, value: str, kind: str) -> str:
-        if kind == "PERSON" and value in self._names:
-            return self._names[value]
+        if kind == "PERSON" and _nfc(value) in self._names:
+            return self._names[_nfc(value)]
         form = form_of(value)
         kind = self._kinds.setdefault(form, kind)
         identity = form if kind in _ONE_SPELLING else value
@@ -104,15 +126,19 @@ class Cloak:
 
     def _learn_names(self, value: str, number: int, *, is_person: bool) -> None:
         """Give placeholders to the words of a name, which tell of it by themselves."""
-        words = value.split()
+        words = _nfc(value).split()
         ends = {words[0]: f"[FIRST_NAME_{number}]", words[-1]: f"[LAST_NAME_{number}]"} if is_person else {}
         known = {part: each for part, each in ends.items() if len(part) >= _SHORTEST_NAME and _PARTS.fullmatch(part)}
         for part in [*known, *name_words(value, sure=is_person)]:
             if part not in self._names:
                 placeholder = known.get(part) or f"[{_NAME}_{self._number(_NAME)}]"
                 self._names[part] = self._assign(placeholder, part)
-                if is_person and len(form := form_of(part)) >= _ANY_CASE:
-                    self._names.setdefault(form, self._names[part])
+                if is_person:
+                    form = form_of(part)
+                    # A short one may be a word: `Rose` and `ROSE` are names, `rose` is none.
+                    spellings = {part.title(), part.upper()} | ({form} if len(form) >= _ANY_CASE else set())
+                    for spelling in spellings:
+                        self._names.setdefault(spelling, self._names[part])
                 self._finder.add(part)
 
     def _literal(self, text: str) -> str:
@@ -146,15 +172,24 @@ class Cloak:
         yield self._hide_literals(text[position:])
 
     def _name(self, value: str, form: str) -> str | None:
-        """The placeholder of a first or last name; a short one is one in this case only: `Rose`, but not `rose`."""
-        return self._names.get(value) or (self._names.get(form) if len(form) >= _ANY_CASE else None)
+        """The placeholder of a name's word; a short one is a name only if it is written like one, not as `rose`."""
+        return self._names.get(_nfc(value)) or (self._names.get(form) if len(form) >= _ANY_CASE else None)
 
     def _hide_literals(self, text: str) -> str:
         def replace(match: re.Match[str]) -> str:
-            body = next(group for group in match.groups() if group is not None)
-            if mention_key(body) in self._values:
+            key = mention_key(_body(match))
+            if key in self._values and not match.group()[0].islower():
                 return self._literal(match.group())
-            self._reserved.add(mention_key(body))
+            self._reserved.add(key)  # also where it is a name in code such as `name_1`, which is not restored
             return match.group()
 
         return MENTION.sub(replace, text)
+
+
+def _nfc(text: str) -> str:
+    return unicodedata.normalize("NFC", text)
+
+
+def _body(match: re.Match[str]) -> str:
+    """What stands in a mention's brackets, or the mention if it has none."""
+    return next(group for group in match.groups() if group is not None)

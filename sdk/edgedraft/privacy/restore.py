@@ -18,23 +18,29 @@ _EMPHASIS: Final = 3
 """So many underscores around a mention may be Markdown's."""
 _BEFORE: Final = r"(?<![A-Za-z0-9\\])" + "".join(rf"(?<![A-Za-z0-9]{'_' * count})" for count in range(1, _EMPHASIS + 1))
 _BEHIND: Final = rf"(?!_{{0,{_EMPHASIS}}}[A-Za-z0-9])"
-MENTION: Final = re.compile(
+_BRACKETED: Final = (
     rf"\[ {{0,2}}({_WORDS}{_NUMBER})({_ENDING}) {{0,2}}\]"
     rf"|\\\[ {{0,2}}({_WORDS}{_NUMBER})({_ENDING}) {{0,2}}\\\]"
-    rf"|{_BEFORE}({_BARE_WORDS}{_NUMBER})(s?+){_BEHIND}"
 )
-"""A placeholder as models write it: `[PERSON_1]`, `[ Person 1 ]`, `[person_1's]`, `\\[PERSON\\_1\\]`, `Person_1`.
+_PROSE: Final = rf"{_BEFORE}(?<![.${{])(?=[A-Z])"
+_NO_CODE: Final = r"(?!\(|\.\w| ?=)"
+"""Names in code look like placeholders without brackets: `name_1`, `row.Name_1`, `Name_1(x)`, `NAME_1 = 2`."""
+MENTION: Final = re.compile(rf"{_BRACKETED}|{_BEFORE}({_BARE_WORDS}{_NUMBER})(s?+){_BEHIND}")
+"""What looks like a placeholder, as models may write it: `[PERSON_1]`, `[ Person 1 ]`, `[person_1's]`,
+`\\[PERSON\\_1\\]`, `Person_1`, `person_1`.
 
 Two of its groups take part: the placeholder without brackets, and an ending.
 """
-_START: Final = re.compile(rf"\\|\[|{_BEFORE}[A-Za-z]")
+_MEANT: Final = re.compile(rf"{_BRACKETED}|{_PROSE}({_BARE_WORDS}{_NUMBER})(s?+){_BEHIND}{_NO_CODE}")
+"""What is taken for one in an answer: without brackets only what begins with a capital and is no name in code."""
+_START: Final = re.compile(rf"\\|\[|{_PROSE}")
 _UNFINISHED: Final = re.compile(
     r"\\?\[ {0,2}(?P<bracketed>[A-Za-z][A-Za-z _\\-]{0,140}+\d{0,6}+)?(?:['’]?s?) {0,2}\\?"
-    rf"|(?P<bare>[A-Za-z][A-Za-z_\\]{{0,140}}+\d{{0,6}}+)s?_{{0,{_EMPHASIS}}}"
+    rf"|(?P<bare>[A-Za-z][A-Za-z_\\]{{0,140}}+\d{{0,6}}+)s?(?:_{{0,{_EMPHASIS}}}|[. ])"
     r"|\\"
 )
 """What may still become a mention when more text follows."""
-_DECIDED: Final = re.compile(rf"_{{0,{_EMPHASIS}}}[^_]|_{{{_EMPHASIS + 1}}}")
+_DECIDED: Final = re.compile(rf"[. ].|_{{1,{_EMPHASIS}}}[^_]|_{{{_EMPHASIS + 1}}}|[^_. ]", re.DOTALL)
 """What shows that a bare mention does not go on."""
 _LETTERS: Final = 2
 """So many capital letters of a kind behind a bracket, at the very end of a text, are half a placeholder."""
@@ -87,7 +93,7 @@ class Restorer:
         while start := _START.search(text, position):
             begin = start.start()
             position = begin + 1
-            mention = MENTION.match(text, begin)
+            mention = _MEANT.match(text, begin)
             if mention and (at_end or text[mention.end() - 1] == "]" or _DECIDED.match(text, mention.end())):
                 body, ending = (group for group in mention.groups() if group is not None)
                 if (value := self._values.get(mention_key(body))) is not None:

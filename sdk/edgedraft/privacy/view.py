@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final
 
 from edgedraft.errors import LeakError
 from edgedraft.privacy.cloak import Cloak
+from edgedraft.privacy.dates import date_spellings
 from edgedraft.privacy.detect import Detectors, Finding, uncovered
-from edgedraft.privacy.patterns import GuardLimits, Patterns
+from edgedraft.privacy.normalise import words
+from edgedraft.privacy.patterns import GuardLimits, Patterns, name_words
 from edgedraft.privacy.reading import contains
-from edgedraft.privacy.values import Secret, ValueFinder, form_of
+from edgedraft.privacy.values import Secret, ValueFinder, behind_marks, form_of, stands_alone
 from edgedraft.prompt import Mode, Part, Prompt
 
 WITHHELD: Final = "[private text]"
 """Stands for private text in the public view of a sealed prompt; always the same, so it tells nothing of the length."""
 _WHOLE: Final = GuardLimits(secret_words=64, secret_chars=64)
 _PIECE: Final = 6
-"""So many letters and digits of a secret may not stand on the public side where it straddles the border."""
+"""So many letters and digits of a secret may not stand on the public side."""
+_PIECE_OF_A_NAME: Final = 3
+_VALUE: Final = 12
+"""A secret of more words is a text, and pieces of it are words that others say too."""
+_DATE: Final = 4
+"""A date has so many words at most: `12th of March 1984`."""
+_WORD: Final = re.compile(r"[^\W_](?:[^\W_]|[\u0300-\u036f\u0900-\u0dff])*")
+_SAID_BY_ALL: Final = frozenset(
+    ("the", "and", "for", "with", "from", "this", "that", "not", "all", "new", "are", "you", "our", "your", "its")
+)
+"""Words of a title in capitals that tell nothing of it: `The` and `With` of `The Merger With Acme`."""
+_LETTERS: Final = re.compile(r"[^\W\d_](?:[^\W\d_]|[\u0300-\u036f\u0900-\u0dff])*")
+_USUAL_ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +111,10 @@ def _seal(prompt: Prompt, whole: View, detectors: Detectors) -> Views:
     secrets = dict.fromkeys(marked + found)  # a set that keeps its order
     sure = marked + [secret for secret in found if not _may_be_a_word(secret)]
     spellings = _spellings(sure)
-    for text in texts:
+    pieces = _Pieces(marked, sure)
+    for text in (*texts, *_roles(prompt, detectors)):
         text.check_public(sure, spellings)
+        text.check_pieces(pieces)
     public = [text.public for text in texts]
     return Views(
         Mode.SEALED,
@@ -118,11 +135,31 @@ def _cloak(prompt: Prompt, detectors: Detectors, cloak: Cloak) -> Views:
     hidden = [cloak.hide(text.whole, spans) for text, spans in found]
     spellings = _spellings(cloak.secrets)
     for text, seen in zip(texts, hidden, strict=True):
-        text.check_spellings(seen, cloak.secrets, spellings)
+        for piece in cloak.around(seen):
+            text.check_spellings(piece, cloak.secrets, spellings)
+    for role in _roles(prompt, detectors):
+        role.check_public(cloak.secrets, spellings)
+        role.check_pieces(_Pieces(cloak.secrets, ()))
     view = _with_texts(prompt, hidden)
     private = tuple(text.whole for text, spans in found if spans)
     common = tuple(text.whole for text in _of_system(prompt, texts))
     return Views(Mode.CLOAKED, view, view, tuple(cloak.secrets), private, cloak, common)
+
+
+def _roles(prompt: Prompt, detectors: Detectors) -> Iterator[_Text]:
+    """The roles that are none of the usual ones, each once: they leave as they stand.
+
+    Raises:
+        LeakError: Detectors find something but a name in one.
+    """
+    seen = set(_USUAL_ROLES)
+    for index, message in enumerate(prompt.messages):
+        if message.role not in seen:
+            seen.add(message.role)
+            # A name in a role has no capitals.
+            role = _Text(f"messages[{index}].role", (Part(message.role.title()),))
+            list(role.found(detectors))
+            yield role
 
 
 def _of_system(prompt: Prompt, texts: Sequence[_Text]) -> list[_Text]:
@@ -181,7 +218,7 @@ class _Text:
         Raises:
             LeakError: They find something but a name where it is public.
         """
-        for finding in detectors.find(self.whole):
+        for finding in self._find(detectors):
             for start, end, private in self._stretches:
                 begin, stop = max(start, finding.start), min(end, finding.end)
                 piece = self.whole[begin:stop]
@@ -206,22 +243,45 @@ class _Text:
                     raise self._leak(kinds[found.form], start + found.start, start + found.end)
                 self.check_spellings(self.whole[start:end], secrets, spellings)
 
+    def check_pieces(self, pieces: _Pieces) -> None:
+        """See that no telling piece of a secret stands in public text.
+
+        Raises:
+            LeakError: One does.
+        """
+        for start, end, private in self._stretches:
+            for found in () if private else pieces.find(self.whole[start:end]):
+                place = f"{self._place}, characters {start + found.start} to {start + found.end} of its public text"
+                name = found.kind.lower().replace("_", " ")
+                raise LeakError(f"a piece of a secret ({name})", place, "mark it there too, or make that part private")
+
     def check_spellings(self, seen: str, secrets: Iterable[Secret], spellings: Patterns) -> None:
         """See that no whole secret stands in what the cloud will see, in any spelling that the guard knows.
 
         Raises:
             LeakError: One does.
         """
-        if contains(seen, spellings, cut=False):
-            kinds = (secret.kind for secret in secrets if contains(seen, _spellings([secret]), cut=False))
-            kind = next(kinds, "SECRET")
-            name = kind.lower().replace("_", " ")
-            raise LeakError(f"another spelling of a secret ({name})", self._place, "mark it there too")
+        if not contains(seen, spellings, cut=False):
+            return
+        for secret in secrets:
+            if contains(_without_words_around(seen, secret.text), _spellings([secret]), cut=False):
+                name = secret.kind.lower().replace("_", " ")
+                raise LeakError(f"another spelling of a secret ({name})", self._place, "mark it there too")
 
     def to_cloak(self, detectors: Detectors) -> list[Finding]:
         """What the app marked, and what detectors find besides, in order; no two overlap."""
-        found = [rest for finding in detectors.find(self.whole) for rest in uncovered(finding, self._marks)]
+        found = [rest for finding in self._find(detectors) for rest in uncovered(finding, self._marks)]
         return sorted(self._marks + [finding for finding in found if form_of(self.whole[finding.start : finding.end])])
+
+    def _find(self, detectors: Detectors) -> list[Finding]:
+        """What detectors find, each with the accents that belong to its last letter."""
+        findings = detectors.find(self.whole)
+        taken = {finding.start for finding in findings}
+        ends = (behind_marks(self.whole, finding.end) for finding in findings)
+        return [
+            finding if taken.intersection(range(finding.end, end)) else Finding(finding.start, end, finding.kind)
+            for finding, end in zip(findings, ends, strict=True)
+        ]
 
     def _leak(self, kind: str, start: int, end: int) -> LeakError:
         name = kind.lower().replace("_", " ")
@@ -232,12 +292,71 @@ class _Text:
         )
 
 
+class _Pieces:
+    """What tells of a secret without being the whole of it.
+
+    Args:
+        marked: Secrets of which the app said where they begin and end: two words in a row of them tell, and one if
+            they are written like a name.
+        found: Others, of which the words tell if they are somebody's name.
+    """
+
+    def __init__(self, marked: Sequence[Secret], found: Iterable[Secret]) -> None:
+        self._names: dict[str, str] = {}  # by spelling: kind
+        self._runs: dict[str, str] = {}  # by form: kind
+        values: list[str] = []
+        for secret in (*marked, *(secret for secret in found if secret.kind == "PERSON")):
+            for word in name_words(secret.text, sure=secret.kind == "PERSON"):
+                if secret.kind == "PERSON" or word.lower() not in _SAID_BY_ALL:
+                    self._names.update(dict.fromkeys((word, word.upper()), secret.kind))
+                    values.append(word)
+        for secret in marked:
+            for run in _runs(secret):
+                self._runs[form_of(run)] = secret.kind
+                values.append(run)
+        self._finder = ValueFinder(values)
+
+    def find(self, text: str) -> Iterator[Finding]:
+        """Those in a public text; a name is one only as it is written, so that `a rose` is none."""
+        for start, end, form in self._finder.find(text):
+            if name := self._names.get(unicodedata.normalize("NFC", text[start:end])):
+                yield Finding(start, end, name)
+            elif form in self._runs and stands_alone(text, start, end):
+                yield Finding(start, end, self._runs[form])
+
+
+def _runs(secret: Secret) -> Iterator[str]:
+    """The least runs of words that tell of a secret, and its single words that look like a key."""
+    found = list(_WORD.finditer(secret.text))
+    spelled = words(secret.text)
+    if len(found) > _VALUE or (len(found) <= _DATE and date_spellings(spelled)):
+        return  # other dates have the same day and month
+    is_name = bool(name_words(secret.text, sure=secret.kind == "PERSON"))
+    least = _PIECE_OF_A_NAME if is_name else _PIECE
+    for first, match in enumerate(found):
+        if len(form_of(match.group())) >= _PIECE and any(map(str.isdigit, match.group())):
+            yield match.group()
+        for last in found[first + 1 :]:
+            run = secret.text[match.start() : last.end()]
+            if len(form_of(run)) >= least:
+                yield run
+                break
+
+
 def _spellings(secrets: Iterable[Secret]) -> Patterns:
     """The whole secrets, in every spelling that the guard knows."""
     patterns = Patterns(_WHOLE)
     for secret in secrets:
-        patterns.add_secret(secret.text, is_name=False)
+        patterns.add_secret(secret.text, is_name=False, whole=True)
     return patterns
+
+
+def _without_words_around(text: str, secret: str) -> str:
+    """A text without the words that a secret word is only a part of, as a name is of `Christianity`."""
+    form = form_of(secret)
+    if not _LETTERS.fullmatch(secret):
+        return text
+    return _LETTERS.sub(lambda word: "" if form in form_of(word.group()) != form else word.group(), text)
 
 
 def _may_be_a_word(secret: Secret) -> bool:

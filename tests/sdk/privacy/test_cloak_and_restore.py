@@ -1,5 +1,8 @@
 """Placeholders and the way back: what goes through a cloak comes out as it was, however the stream is cut."""
 
+import re
+import unicodedata
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +12,7 @@ from edgedraft.privacy.detect import Finding
 from edgedraft.privacy.restore import Restorer, mention_key
 from edgedraft.privacy.values import Secret, form_of
 from edgedraft.privacy.view import make_views
-from edgedraft.prompt import Mode, Prompt
+from edgedraft.prompt import Message, Mode, Prompt
 
 VALUES = {
     mention_key(placeholder): value
@@ -36,12 +39,12 @@ def restored(text: str, cuts: list[int] = ()) -> str:
         ("Dear [PERSON_1],", "Dear Alice,"),
         ("[person_1]'s cat, [Person_1's] dog", "Alice's cat, Alice's dog"),
         ("[ PERSON 1 ] and [PERSON-12] and [PERSON1]", "Alice and Bob and Alice"),
-        ("Person_1, person_12 and PERSON_01.", "Alice, Bob and Alice."),
+        ("Person_1, Person_12 and PERSON_01.", "Alice, Bob and Alice."),
         ("_PERSON_1_, __Person_12__, [PERSON_1]_ and PERSON_1____", "_Alice_, __Bob__, Alice_ and Alice____"),
         ("x_PERSON_1, PERSON_1_2 and PERSON_1_x", "x_PERSON_1, PERSON_1_2 and PERSON_1_x"),
         ("[PERSON_１] و[PERSON_١٢]", "Alice وBob"),
         (r"\[PERSON\_1\], **[PERSON_1]**, `[PERSON\_1]`", "Alice, **Alice**, `Alice`"),
-        ("[First Name 1] <first_name_1>", "Al <Al>"),
+        ("[First Name 1] <First_Name_1>", "Al <Al>"),
         ("two [PERSON_1s]", "two Alices"),
         ("[[PERSON_1]](mailto:[EMAIL_1])", "[Alice](mailto:a@b.c)"),
         ("[PERSON_3] [PERSON] [PERSON_] Person 1 my_person_1 person_1x", None),
@@ -51,6 +54,12 @@ def restored(text: str, cuts: list[int] = ()) -> str:
         ("Dear [PERSON_12", "Dear Bob"),
         ("x[p", None),
         ("a [", None),
+        ("def compare(person_1, first_name_1):\n    return person_1 == email_1", None),
+        ("row.PERSON_1, $PERSON_1, ${PERSON_1}, {PERSON_1}", None),
+        ("PERSON_1 = PERSON_12('a'); EMAIL_1=PERSON_1.name", None),
+        ("I met PERSON_1. And Person_12 (of EMAIL_1), PERSON_1 too.", "I met Alice. And Bob (of a@b.c), Alice too."),
+        ("It was PERSON_1", "It was Alice"),
+        ("It was PERSON_1.", "It was Alice."),
         ("I like per", None),
         ("end \\", None),
     ],
@@ -87,6 +96,12 @@ PIECES = st.sampled_from(
         "é",
         "\n",
         "-",
+        ".",
+        "(",
+        "=",
+        "$",
+        "{",
+        "Person_1",
     ]
 )
 
@@ -131,7 +146,7 @@ def test_the_same_value_has_the_same_placeholder_in_all_texts_and_spellings():
         "[PERSON_1] has [CARD_1]; [FIRST_NAME_1], a ray, everything"
     )
     assert cloak.hide("ｅve  Ray") == "[PERSON_1]"
-    assert [secret.text for secret in cloak.secrets] == ["Eve Ray", "4111 1111 1111 1111"]
+    assert [secret.text for secret in cloak.secrets] == ["4111 1111 1111 1111", "Eve Ray"]
 
 
 def test_what_is_written_differently_is_another_password():
@@ -238,6 +253,86 @@ def test_a_long_name_is_hidden_in_any_spelling_and_a_short_one_as_it_is():
     cloak = Cloak()
     cloak.learn([Secret("Rose Lindqvist", "PERSON")])
     assert cloak.hide("LINDQVIST wrote, Rose read: a rose") == "[LAST_NAME_1] wrote, [FIRST_NAME_1] read: a rose"
+    assert cloak.hide("Lindqvists cat, lindqvist_2, getLindqvist, lindqvist88, L\u200bindqvist") == (
+        "[LAST_NAME_1]s cat, [LAST_NAME_1]_2, get[LAST_NAME_1], [LAST_NAME_1]88, [LAST_NAME_1]"
+    )
+
+
+@pytest.mark.parametrize(
+    ("secret", "text"),
+    [
+        (Secret("Andrew Cooper", "PERSON"), "Shorten and rewrite it: cooperation, recooper, coop erates"),
+        (Secret("Martin Porter", "PERSON"), "Be smart in your answer, reporter. Export ers and martini, art in"),
+        (Secret("Walker", "PERSON"), "a skywalker, walk error, Walkerville"),
+        (Secret("sesame", "PASSWORD"), "these same, theses amend, sesameseed"),
+        (Secret("Ann Lee", "PERSON"), "Joann leeway, an nlee, joann lee"),
+        (Secret("blue lagoon", "SECRET"), "bluel agoon, trueblue lagoon, blue lagoony"),
+    ],
+)
+def test_words_of_a_name_are_not_found_in_and_across_other_words(secret, text):
+    cloak = Cloak()
+    cloak.learn([secret])
+    assert cloak.hide(text) == text
+
+
+@given(
+    st.lists(st.sampled_from(["a", "s", "an", "andre", "andrew", "drew", "w", "rite", " ", "\n"]), max_size=20).map(
+        "".join
+    )
+)
+def test_a_name_of_letters_is_found_as_a_word_alone(text):
+    cloak = Cloak()
+    cloak.learn([Secret("andrew", "PERSON")])
+    assert cloak.hide(text) == re.sub(r"\bandrew(?=s?\b)", "[PERSON_1]", text)
+
+
+@pytest.mark.parametrize("name", ["José Pérez", "Zoë Brontë", "Nguyễn Thị Ánh", "Łukasz Wójcik", "सीता देवी"])
+@pytest.mark.parametrize("marked_as", ["NFC", "NFD"])
+@pytest.mark.parametrize("written_as", ["NFC", "NFD"])
+def test_each_word_of_a_name_is_hidden_with_its_accents_in_any_form(name, marked_as, written_as):
+    cloak = Cloak()
+    cloak.learn([Secret(unicodedata.normalize(marked_as, name), "PERSON")])
+    text = unicodedata.normalize(written_as, f"{name}: {' and '.join(name.split())}!")
+    hidden = cloak.hide(text)
+    assert re.fullmatch(r"\[PERSON_1\]: \[FIRST_NAME_1\] and (\[NAME_1\] and )?\[LAST_NAME_1\]!", hidden)
+    assert unicodedata.normalize(written_as, cloak.restore(hidden)) == text
+
+
+@pytest.mark.parametrize("marked", ["Mia Lind", "MIA LIND", "mia lind"])
+def test_a_short_name_is_hidden_in_all_the_ways_names_are_written(marked):
+    cloak = Cloak()
+    cloak.learn([Secret(marked, "PERSON")])
+    assert cloak.hide("Mia and LIND, MIA and Lind") == (
+        "[FIRST_NAME_1] and [LAST_NAME_1], [FIRST_NAME_1] and [LAST_NAME_1]"
+    )
+
+
+def test_a_conversation_that_goes_on_keeps_its_placeholders():
+    turns = [
+        "Write to [[Maria Lindqvist|person]].",
+        "And to [[Jan Peter Smit|person]], [[a@b.co|email]].",
+        "And [[Ana de la Cruz Ruiz|person]], [[Eve Ray|person]] and [[c@d.co|email]].",
+    ]
+    seen: list[str] = []
+    for count in range(1, len(turns) + 1):
+        prompt = Prompt(tuple(Message.marked("user", turn) for turn in turns[:count]))
+        contents = [message["content"] for message in make_views(prompt, Mode.CLOAKED).public.messages]
+        assert contents[:-1] == seen
+        seen = contents
+    assert seen[0] == "Write to [PERSON_1]."
+
+
+def test_a_first_name_before_the_whole_name_is_of_the_same_person():
+    cloak = Cloak()
+    cloak.learn([Secret("Bo", "PERSON"), Secret("Maria", "PERSON"), Secret("Maria Lindqvist", "PERSON")])
+    assert cloak.hide("Bo, Maria Lindqvist, Maria") == "[PERSON_1], [PERSON_2], [FIRST_NAME_2]"
+
+
+def test_names_in_code_that_look_like_placeholders_stay_as_they_are():
+    cloak = Cloak()
+    text = "Ann Lee wrote def f(person_1): return person_1"
+    assert cloaked(cloak, text, ("Ann Lee", "PERSON")) == "[PERSON_1] wrote def f(person_1): return person_1"
+    assert cloak.restore("def f(person_1): return person_1") == "def f(person_1): return person_1"
 
 
 @pytest.mark.parametrize(

@@ -189,3 +189,90 @@ def test_a_policy_forbids_modes():
 def test_what_a_mark_cuts_out_of_a_finding_leaves_the_rest_cloaked():
     prompt = Prompt.marked("Ship to 9 Old [[Mill]] Road, Leeds now")
     assert content(make_views(prompt, Mode.CLOAKED).public) == ["Ship to [ADDRESS_1][SECRET_1][ADDRESS_2] now"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "My PIN: 1234. [[Ada Ray|person]], [[Bo Ray|person]], [[Cy Ray|person]] and [[Di Ray|person]] will meet.",
+        "PIN: 1234. Do this:\n1. wash\n2. dry\n3. fold\n4. store",
+        "PIN: 1920. Compare the years 2019 and 2020.",
+        "The PIN is [[4711]]; rows 47, 1300 and 11, then 14 7 or 11.",
+        "I was born 2000-01-02. My rent is 1200 euros.",
+        "I was born 12 June 1985. The meeting is on 12 June, or 6/12; room 1206; since June 1985, or 85.",
+        "Ask [[Christian|person]] about Christianity and christianised art.",
+    ],
+)
+@pytest.mark.parametrize("mode", [Mode.SEALED, Mode.CLOAKED])
+def test_numbers_and_words_that_are_no_secret_are_not_taken_for_one(text: str, mode: Mode):
+    private = mode is Mode.CLOAKED  # there all is looked at; in sealed what is not marked is found in private text only
+    make_views(Prompt.marked(text, private=private), mode, detectors=None if private else Detectors(()))
+
+
+def test_numbers_and_dates_of_public_text_are_not_taken_for_a_private_one():
+    for public, private in (
+        ("Compare the years 2019 and 2020 for me.", "My PIN: 1920."),
+        ("Answer in 1 to 2 sentences, at most 34 words.", "My PIN: 1234."),
+        ("Today is 12 June 2026. Write a greeting.", "She was born 12 June 1985."),
+    ):
+        assert public in make_views(Prompt(public=public, private=private), Mode.SEALED).public.text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Thank [[Maria Lindqvist|person]]. Maria is kind.",
+        "Thank [[Maria Lindqvist]]. So is Lindqvist!",
+        "Thank [[Maria Lindqvist|person]]: MARIA, please",
+        "Thank [[maria lindqvist|person]], lindqvist too",
+        "Thank [[José Pérez|person]], Jose\u0301 too",
+        "Mail [[alice.miller@example.org|email]]; her login is alice.miller there.",
+        "Go to [[12 Baker Street, London|address]]. How far is Baker Street, London?",
+        "Go to [[12 Baker Street, London|address]]. How far is baker-street?",
+        "Key [[fish:horse:battery77]], no battery77",
+        "Call [[+31 20 624 1111|phone]], no 624-1111",
+        "To [[Ana de la Cruz]], or de la Cruz",
+    ],
+)
+def test_a_telling_piece_of_a_marked_secret_may_not_stand_in_public_text(text):
+    with pytest.raises(LeakError, match=r"messages\[0\], characters \d+ to \d+ .* a piece of a secret"):
+        make_views(Prompt.marked(text), Mode.SEALED)
+
+
+@pytest.mark.parametrize("public", ["Write to Maria about it.", "Is LINDQVIST ill?"])
+def test_a_word_of_a_name_that_is_private_elsewhere_may_not_stand_in_public_text(public):
+    with pytest.raises(LeakError, match="piece"):
+        make_views(Prompt(public=public, private="Maria Lindqvist is ill."), Mode.SEALED)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Explain to [[Maria Lindqvist]] in a few sentences why the sky is blue.",
+        "A rose and a miller for [[Rose Miller|person]], on Rosemary Street with Millerites",
+        "Thank [[Ana van Dijk|person]]. The van is blue.",
+        "Mail [[alice@example.org|email]], for example about an organ.",
+        "Go to [[12 Baker Street, London|address]]. What is there in London? A street with a baker.",
+        "Is [[The Merger With Acme]] on? The plan is with us. With love",
+        "Born [[12 June 1985|birth date]]; we meet on 12 June.",
+        "Sum up: [[The board will sell the company in May for the price of one euro to its sons.]] What is the price?",
+    ],
+)
+def test_words_that_others_say_too_may_stand_in_public_text(text):
+    assert WITHHELD in make_views(Prompt.marked(text), Mode.SEALED).public.text
+
+
+@pytest.mark.parametrize("mode", [Mode.SEALED, Mode.CLOAKED])
+def test_a_role_may_not_tell_a_secret(mode):
+    text = Message.marked("user", "Thank [[Maria Lindqvist|person]], pin [[bluefish77]].")
+    for role in ("maria-lindqvist", "lindqvist", "maria", "bluefish77"):
+        with pytest.raises(LeakError, match=r"messages\[1\]\.role"):
+            make_views(Prompt((text, Message(role, "Hi"))), mode)
+    for role in ("system", "assistant", "tool", "critic", "marianne"):
+        make_views(Prompt((text, Message(role, "Hi"))), mode)
+
+
+def test_a_finding_takes_the_accent_of_its_last_letter_with_it():
+    detectors = Detectors([("PERSON", lambda text: [match.span() for match in re.finditer("Jose", text)])])
+    prompt = Prompt.of("Jose\u0301 and Jose.")
+    assert content(make_views(prompt, Mode.CLOAKED, detectors=detectors).public) == ["[PERSON_1] and [PERSON_1]."]
