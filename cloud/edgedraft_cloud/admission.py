@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection
+from typing import Final
 
 from edgedraft.errors import InvalidInput
 from edgedraft.wire import FrameLimits, check_open
 from edgedraft.wire import verify_pb2 as pb
 from edgedraft_cloud.engines.base import EngineInfo, Sampling
 from edgedraft_cloud.session import Session, SessionLimits
+
+MOST_QUOTED: Final = 64
+"""Letters of a name that an error tells again."""
 
 
 def check_request(message: pb.Open, info: EngineInfo, modes: Collection[pb.Mode]) -> None:
@@ -20,7 +24,9 @@ def check_request(message: pb.Open, info: EngineInfo, modes: Collection[pb.Mode]
     """
     check_open(message, _frames(info), info.tokenizer_fingerprint)
     if message.model and message.model != info.model:
-        raise InvalidInput("open.model", f"is {message.model!r}, this verifier serves {info.model!r}", "ask for that")
+        raise InvalidInput(
+            "open.model", f"is {_quoted(message.model)}, this verifier serves {info.model!r}", "ask for that"
+        )
     if message.mode not in modes:
         served = ", ".join(pb.Mode.Name(mode) for mode in modes)
         raise InvalidInput(
@@ -57,6 +63,10 @@ def sampling_of(message: pb.Sampling) -> Sampling:
         top_k=message.top_k,
         seed=message.seed if message.HasField("seed") else None,
     )
+
+
+def _quoted(name: str) -> str:
+    return repr(name) if len(name) <= MOST_QUOTED else f"{name[:MOST_QUOTED]!r}..."
 
 
 def _frames(info: EngineInfo) -> FrameLimits:

@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Coroutine
@@ -19,7 +20,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from edgedraft.errors import EdgedraftError, VerifierUnavailable
+from edgedraft.errors import EdgedraftError, InvalidInput, VerifierUnavailable
 from edgedraft_cloud import logs
 from edgedraft_cloud.authority import DevelopmentAuthority
 from edgedraft_cloud.config import ServerConfig
@@ -87,7 +88,9 @@ def serve(
     kv_tokens: Annotated[
         int | None, typer.Option(help="Tokens in the KV cache, all sessions. [16384; with vllm on a GPU what it holds]")
     ] = None,
-    context: Annotated[int | None, typer.Option(help="Tokens of prompt and answer. [the model's]")] = None,
+    context: Annotated[
+        int | None, typer.Option(help="Tokens of prompt and answer, not for embedded. [the model's]")
+    ] = None,
     step_tokens: Annotated[
         int | None, typer.Option(help="Drafts and decoded tokens in one step. [measured at the start]")
     ] = None,
@@ -178,6 +181,8 @@ async def _serve(settings: ServerConfig, exit_with_stdin: bool) -> None:
     # Here, because gRPC reads its environment when it is imported.
     from edgedraft_cloud.server import start_server
 
+    await _check_host(settings.host)
+    _raise_file_limit()
     stop = asyncio.Event()
     if exit_with_stdin:
         _watch_stdin(stop)
@@ -205,7 +210,7 @@ async def _serve(settings: ServerConfig, exit_with_stdin: bool) -> None:
             stack.callback(listening.close)
             facts["metrics_port"] = listening.port
         logger.info("loading", extra={"model": engine.info.model, "engine": engine.info.engine})
-        server = await start_server(orchestrator, settings.tls, settings.host, settings.port)
+        server = await start_server(orchestrator, settings.tls, settings.host, settings.port, metrics)
         # Not before: until here there is nothing to leave in good order, and the signals' own effect is the quickest.
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, _stop_or_quit, stop)
@@ -222,6 +227,27 @@ async def _serve(settings: ServerConfig, exit_with_stdin: bool) -> None:
         logger.info("stopped")
     if lost:
         raise VerifierUnavailable("the engine died and could not be started again; its log lines say where")
+
+
+async def _check_host(host: str) -> None:
+    """Else a name that nobody knows would be told as a port that is taken."""
+    try:
+        await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise InvalidInput("host", f"{host!r} is not known here", "use an address or a name of this machine") from error
+
+
+def _raise_file_limit() -> None:
+    """Take as many open files as this process may have: each connection of a device is one."""
+    if sys.platform != "linux":
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError) as error:  # a sandbox may forbid it; what there is has to do
+        logger.warning("limit of open files stays", extra={"limit": soft, "error": type(error).__name__})
 
 
 async def _first(*waits: Coroutine[Any, Any, object]) -> int:

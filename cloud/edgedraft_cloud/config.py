@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
+from reprlib import repr as shortened
 from typing import Any, Final, Self
 
 from edgedraft.errors import InvalidInput
@@ -39,6 +41,9 @@ _TEXT: Final = {
     "otlp_endpoint": "use http://host:port",
 }
 """Settings that are text, with how to mend them."""
+_HOST: Final = re.compile(r"[\w.:%-]+")
+"""Names and addresses; whether there is such a machine shows when the verifier listens."""
+_PATHS: Final = ("tls", "tenants")
 _OPTIONAL: Final = ("threads", "kv_tokens", "context", "step_tokens", "metrics_port", "otlp_endpoint")
 """Settings that may be left out, for the verifier to choose or to do without."""
 
@@ -62,7 +67,7 @@ class ServerConfig:
         run_ahead: Tokens that the cloud may settle by itself beyond what a device has acknowledged; 0 is off.
         sealed_run_ahead: The same in sealed mode, where the device may have another word for each of them.
         kv_tokens: Tokens that the KV cache holds, all sessions together; None takes 16,384, and on a GPU what it holds.
-        context: Most tokens of prompt and answer; None takes the model's.
+        context: Most tokens of prompt and answer, not for `embedded`; None takes the model's.
         step_tokens: Draft and decoded tokens that one step takes; None measures where a step gets slower.
         verify_ms: Only for `trace`: time of a step in milliseconds, as `base` or `base+per_token@knee`.
         grace_seconds: How long live sessions may take to leave when the verifier stops.
@@ -109,15 +114,22 @@ class ServerConfig:
         for name, (shortest, longest) in _SECONDS.items():
             seconds = getattr(self, name)
             if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not shortest <= seconds <= longest:
-                raise InvalidInput(name, f"is {seconds!r}", f"use {shortest:g} to {longest:g}")
+                raise InvalidInput(name, f"is {_shown(seconds)}", f"use {shortest:g} to {longest:g}")
         for name, cure in _TEXT.items():
             text = getattr(self, name)
             if not (isinstance(text, str) and text) and not (text is None and name in _OPTIONAL):
-                raise InvalidInput(name, f"is {text!r}", cure)
+                raise InvalidInput(name, f"is {_shown(text)}", cure)
+        for name in (*_TEXT, *_PATHS):
+            if "\0" in str(getattr(self, name)):
+                raise InvalidInput(name, "has a NUL character in it", "take it out")
+        if not _HOST.fullmatch(self.host):
+            raise InvalidInput("host", f"is {_shown(self.host)}", _TEXT["host"])
+        if self.metrics_port == self.port != 0:
+            raise InvalidInput("metrics_port", f"is {self.port}, as port is", "choose another, or 0 for a free one")
         if self.engine not in ENGINES:
-            raise InvalidInput("engine", f"is {self.engine!r}", f"use one of: {', '.join(ENGINES)}")
+            raise InvalidInput("engine", f"is {_shown(self.engine)}", f"use one of: {', '.join(ENGINES)}")
         if self.log_level not in LEVELS:
-            raise InvalidInput("log_level", f"is {self.log_level!r}", f"use one of: {', '.join(LEVELS)}")
+            raise InvalidInput("log_level", f"is {_shown(self.log_level)}", f"use one of: {', '.join(LEVELS)}")
         if self.max_block > self.window:
             raise InvalidInput(
                 "max_block", f"is {self.max_block}, the window is {self.window}", "make the window at least as large"
@@ -143,19 +155,36 @@ class ServerConfig:
         for name in ("model", "tls"):
             if name not in settings:
                 raise InvalidInput(name, "is missing", f"pass --{name} or write it into the config file")
-        for name in ("tls", "tenants"):
+        for name in _PATHS:
             if name in settings:
                 if not isinstance(settings[name], str | Path):
-                    raise InvalidInput(name, f"is {settings[name]!r}", "use a path")
-                settings[name] = Path(settings[name]).expanduser()
+                    raise InvalidInput(name, f"is {_shown(settings[name])}", "use a path")
+                settings[name] = _at_home(name, settings[name])
         if isinstance(settings["model"], Path):
             settings["model"] = str(settings["model"])
+        if isinstance(settings["model"], str):
+            _at_home("model", settings["model"])  # what becomes of it is the engine's to say
         return cls(**settings)
 
 
 def _check_whole(name: str, value: object, least: int, most: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise InvalidInput(name, f"is {value!r}", f"use a whole number from {least} to {most}")
+        raise InvalidInput(name, f"is {_shown(value)}", f"use a whole number from {least} to {most}")
+
+
+def _shown(value: object) -> str:
+    """A value as an error quotes it, at no length that a file may have made it."""
+    try:
+        return shortened(value)
+    except ValueError:
+        return "a number of thousands of digits"  # which Python does not write
+
+
+def _at_home(name: str, path: str | Path) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise InvalidInput(name, f"is {_shown(str(path))}, of a user who is not here", "write the path out") from error
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -164,5 +193,5 @@ def _read(file: Path) -> dict[str, Any]:
             return tomllib.load(stream)
     except OSError as error:
         raise InvalidInput("config", f"{file} cannot be read ({error.strerror})", "check the path") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also of numbers that are too long, brackets that are too deep
         raise InvalidInput("config", f"{file} is no TOML ({error})", "mend that line") from error

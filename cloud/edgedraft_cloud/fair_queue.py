@@ -54,8 +54,13 @@ class _Ready(Generic[Key]):
         self._count += 1
         self._push(key, (rank, clock.time, self._count))
 
-    def first(self, may: Callable[[Key], bool] = lambda _: True) -> Key | None:
-        """The key that is next among those that may; it goes on waiting. Those that may not save nothing up by it."""
+    def first(self, may: Callable[[Key], bool] = lambda _: True, *, served: bool = True) -> Key | None:
+        """The key that is next among those that may; it goes on waiting. Those that may not save nothing up by it.
+
+        Args:
+            may: Which may go.
+            served: Whether that one goes now, so that time goes on.
+        """
         passed: list[tuple[int, int, Key]] = []
         found = None
         while self._heap:
@@ -64,7 +69,8 @@ class _Ready(Generic[Key]):
                 continue
             if may(key):
                 found = key
-                self._time.now = max(self._time.now, time)
+                if served:
+                    self._time.now = max(self._time.now, time)
                 self._push(key, (rank, time, count))
                 break
             passed.append((rank, count, key))
@@ -178,13 +184,19 @@ class FairQueue:
             lane: Which.
             may: Whether a tenant may go now.
         """
-        tenant = self._tenants[lane].first(may)
-        if tenant is None:
-            return None
-        session = self._rooms[tenant].lanes[lane].first()
-        assert session is not None  # a tenant waits only while one of its sessions does
-        self.discard(session)
+        session = self._first(lane, may, served=True)
+        if session is not None:
+            self.discard(session)
         return session
+
+    def peek(self, lane: int = 0, may: Callable[[str], bool] = lambda _: True) -> str | None:
+        """The session that `take` would take."""
+        return self._first(lane, may, served=False)
+
+    def clocks(self, session: str) -> tuple[float, float]:
+        """What the tenant of a session that waits was served over its weight, and the session of that."""
+        tenant = self._of[session]
+        return self._clocks[tenant].time, self._rooms[tenant].clocks[session].time
 
     def charge(self, session: str, tokens: float) -> None:
         """Count what a session was served, or with a negative number what it was charged too much."""
@@ -198,3 +210,11 @@ class FairQueue:
         for tenants in self._tenants:
             if tenant in tenants:
                 tenants.put(tenant)
+
+    def _first(self, lane: int, may: Callable[[str], bool], *, served: bool) -> str | None:
+        tenant = self._tenants[lane].first(may, served=served)
+        if tenant is None:
+            return None
+        session = self._rooms[tenant].lanes[lane].first(served=served)
+        assert session is not None  # a tenant waits only while one of its sessions does
+        return session

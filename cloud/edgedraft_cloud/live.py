@@ -35,6 +35,7 @@ class LiveSession:
         opened_at: When it was opened, on the monotonic clock.
         heard_at: When a frame of its device came last.
         resume_token: Proves to the verifier that a device means this session.
+        former_token: The one that its device came with, until a frame shows that it has the next.
         handle: The stream that serves it; None while its device is away.
         detached_at: When its device went away.
         in_engine: Whether the engine holds it.
@@ -50,11 +51,11 @@ class LiveSession:
     opened_at: float = field(default_factory=time.monotonic)
     heard_at: float = field(default_factory=time.monotonic)
     resume_token: bytes = b""
+    former_token: bytes = b""
     handle: SessionHandle | None = None
     detached_at: float = 0.0
     in_engine: bool = False
     part: Part | None = None
-    _openings: int = 0
 
     @property
     def is_away(self) -> bool:
@@ -62,11 +63,14 @@ class LiveSession:
         return self.handle is None and self.detached_at > 0
 
     def next_sampling(self) -> Sampling:
-        """How the engine that opens it now is to draw: a seed must not draw again what it has drawn before."""
-        seed, self._openings = self.sampling.seed, self._openings + 1
-        if seed is None or self._openings == 1:
+        """How the engine that opens it now is to draw: a seed must not draw again what it has drawn before.
+
+        Also where that was in another verifier, so what tells is how much is settled.
+        """
+        seed, settled = self.sampling.seed, len(self.session.tree.settled)
+        if seed is None or not settled:
             return self.sampling
-        return replace(self.sampling, seed=(seed + self._openings * _ODD) % (1 << 64))
+        return replace(self.sampling, seed=(seed + settled * _ODD) % (1 << 64))
 
     def attach(self, handle: SessionHandle) -> None:
         """Let a new stream serve it, under a new token."""

@@ -95,6 +95,7 @@ class Metrics:
         self._restarts = counter("engine_restarts", "Times that a dead engine was started again.")
         self._ready = gauge("ready", "1 while sessions are taken in.")
         self._is_ready = False
+        self._is_draining = False
         self._tenants: dict[str, _TenantSeries] = {}
 
     def opened(self, tenant: str, prompt_tokens: int) -> None:
@@ -121,7 +122,8 @@ class Metrics:
 
         Args:
             tenant: Who asked; one that never had a session gets no series of its own.
-            reason: `sessions`, `tenant_sessions`, `tenant_tokens`, `unknown_tenant`, `draining` or `engine`.
+            reason: `sessions`, `tenant_sessions`, `tenant_tokens`, `unknown_tenant`,
+                `draining`, `engine`, `engine_room` or `opening` (a stream that is no session yet).
         """
         self._refused.labels(self._label(tenant), reason).inc()
 
@@ -173,12 +175,17 @@ class Metrics:
 
     def ready(self, ready: bool) -> None:
         """Whether sessions are taken in from now on; not so at first."""
-        self._is_ready = ready
-        self._ready.set(ready)
+        self._is_ready = ready and not self._is_draining
+        self._ready.set(self._is_ready)
+
+    def draining(self) -> None:
+        """No sessions are taken in any more, whatever becomes of the engine meanwhile."""
+        self._is_draining = True
+        self.ready(False)
 
     @property
     def is_ready(self) -> bool:
-        """What `ready` was told last."""
+        """Whether sessions are taken in."""
         return self._is_ready
 
     def serve(self, host: str, port: int, loop: asyncio.AbstractEventLoop | None = None) -> MetricsServer:

@@ -43,7 +43,8 @@ class Occupancy:
         session = live.session
         if not session.needs_engine:
             return
-        if live.in_engine:
+        held, text = live.in_engine, session.text
+        if held:
             live.part = None
             self._engine.release(session.id)
         live.in_engine = True
@@ -52,7 +53,7 @@ class Occupancy:
             self._planner.reread(session.id, session.unread, time.monotonic())
             session.unread = 0
         try:
-            await self._engine.open(session.id, session.text, live.next_sampling(), live.tenant.name)
+            await self._engine.open(session.id, text, live.next_sampling(), live.tenant.name)
         except BaseException:
             # The device may have left meanwhile, and the engine may have taken the session already.
             self.leave(live)
@@ -62,6 +63,8 @@ class Occupancy:
             raise
         if not live.in_engine:
             raise VerifierUnavailable("the verifier's engine died; try again in a moment", RESTART_AFTER)
+        if not held:
+            self._planner.read(session.id, len(text))
 
     def begin_again(self, live: LiveSession) -> None:
         """Let a session whose text is not the engine's any more enter anew, once its tenant's rate allows."""

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Collection, Iterator
 from functools import partial
 from typing import Final
 
@@ -22,6 +22,7 @@ from edgedraft_cloud.gather import MOMENT, Gathering
 from edgedraft_cloud.live import LiveSession, SessionHandle
 from edgedraft_cloud.metrics import Metrics
 from edgedraft_cloud.occupancy import RESTART_AFTER, RETRY_AFTER, Occupancy
+from edgedraft_cloud.places import Places
 from edgedraft_cloud.planner import Part, Planner
 from edgedraft_cloud.registry import Registry
 from edgedraft_cloud.session import State
@@ -100,6 +101,7 @@ class Orchestrator:
         self._gathering = Gathering(self._times, self._planner)
         self._occupancy = Occupancy(engine, self._planner)
         self._sessions = Registry()
+        self._places = Places(self._sessions, self._planner, self._metrics, info.max_sessions)
         self._batch = 0
         self._under_way = False
         self._flush_at: asyncio.TimerHandle | None = None
@@ -175,7 +177,7 @@ class Orchestrator:
         kept = self._sessions.resumable(message.resume_token)
         if kept is not None:
             return await self._reattach(kept, message, tenant, device)
-        self._check_room(known)
+        away = self._places.place_for(known, time.monotonic())
         run_ahead = self._sealed_run_ahead if message.mode == pb.MODE_SEALED else self._run_ahead
         session = new_session(message, self._engine.info, window=self._window, run_ahead=run_ahead)
         live = LiveSession(
@@ -187,19 +189,25 @@ class Orchestrator:
             trace=self._tracer.session(session.id, tenant, device),
         )
         self._sessions.add(live)
+        # All that is read, or else a text that comes as settled tokens would cost its tenant nothing; and before it is,
+        # or else many that come at once would all be within the rate.
+        read = len(session.text)
+        self._planner.meter(known, read, time.monotonic())
         try:
-            await self._occupancy.enter(live)
-        except BaseException:
+            with self._giving_way(away):
+                await self._occupancy.enter(live)
+        except BaseException as error:
+            self._planner.put_back(known, read)
             self._forget(live, "refused")
+            if isinstance(error, Overloaded):
+                self._metrics.refused(tenant, "engine_room")
             raise
-        # All that was read, or else a text that comes as settled tokens would cost its tenant nothing.
-        self._planner.meter(known, len(session.text), time.monotonic())
         self._metrics.opened(tenant, len(message.prompt))
         logger.info(
             "session opened",
             extra={"session": session.id, "tenant": tenant, "device": device, "prompt_tokens": len(message.prompt)},
         )
-        return self._attach(live, len(message.resume_tokens))
+        return self._attach(live, message)
 
     def _admit(self, name: str) -> Tenant:
         tenant = self._tenants.get(name)
@@ -216,27 +224,24 @@ class Orchestrator:
             raise VerifierUnavailable("the verifier is loading its model; try again in a moment", RESTART_AFTER)
         return tenant
 
-    def _check_room(self, tenant: Tenant) -> None:
-        """Refuse what there is no room for; sessions give way whose device is away, a tenant's own before others'."""
-        wait = self._planner.over_rate(tenant, time.monotonic())
-        if wait > 0:
-            self._metrics.refused(tenant.name, "tenant_tokens")
-            raise Overloaded(f"this tenant has used its {tenant.tokens_per_minute} tokens a minute", wait)
-        most = self._engine.info.max_sessions
-        full = len(self._sessions) >= most
-        own_full = self._sessions.count(tenant.name) >= tenant.max_sessions
-        if full or own_full:
-            away = self._sessions.longest_away(tenant.name)
-            if away is None and not own_full:
-                away = self._sessions.most_in_the_way(tenant)
-            if away is not None:
-                self._forget(away, "expired")
-            elif own_full:
-                self._metrics.refused(tenant.name, "tenant_sessions")
-                raise Overloaded(f"all {tenant.max_sessions} sessions of this tenant are taken", RETRY_AFTER)
-            else:
-                self._metrics.refused(tenant.name, "sessions")
-                raise Overloaded(f"all {most} sessions are taken", RETRY_AFTER)
+    @contextlib.contextmanager
+    def _giving_way(self, away: LiveSession | None) -> Iterator[None]:
+        """Let a session give way to one that enters; where that is refused, all that is lost is its KV."""
+        if away is None:
+            yield
+            return
+        since, away.detached_at = away.detached_at, 0.0  # so that it gives way to no other as well
+        if sum(live.in_engine for live in self._sessions) >= self._engine.info.max_sessions:
+            self._drop(away, Overloaded("its place was wanted", RETRY_AFTER))
+        try:
+            yield
+        except BaseException:
+            if away.handle is None:
+                away.detached_at = since
+            raise
+        if away.handle is not None:  # it has come back meanwhile, and is to do so again
+            away.handle.fail(VerifierUnavailable("the place of this session is taken; try again", RETRY_AFTER))
+        self._forget(away, "expired")
 
     async def _reattach(self, live: LiveSession, message: pb.Open, tenant: str, device: str) -> SessionHandle:
         session = live.session
@@ -254,14 +259,15 @@ class Orchestrator:
                 raise
         self._metrics.resumed(tenant)
         logger.info("session resumed", extra={"session": session.id, "tenant": tenant, "device": device})
-        return self._attach(live, len(message.resume_tokens))
+        return self._attach(live, message)
 
-    def _attach(self, live: LiveSession, held: int) -> SessionHandle:
+    def _attach(self, live: LiveSession, message: pb.Open) -> SessionHandle:
         if live.handle is not None:
             live.handle.fail(VerifierUnavailable("the device has opened another stream for this session"))
         window = self._planner.window(live.tenant, live.session)
-        handle = SessionHandle(live, held, window, changed=self._update, closed=self._detach)
-        self._sessions.attach(live, handle)
+        held = len(message.resume_tokens)
+        handle = SessionHandle(live, held, window, changed=self._heard, closed=self._detach)
+        self._sessions.attach(live, handle, message.resume_token)
         self._update(live)
         return handle
 
@@ -280,7 +286,6 @@ class Orchestrator:
             self._empty.set()
 
     def _forget(self, live: LiveSession, reason: str) -> None:
-        session = live.session
         if not self._sessions.remove(live):
             return
         self._occupancy.leave(live)
@@ -288,19 +293,12 @@ class Orchestrator:
         if reason == "refused":
             return
         self._metrics.closed(live.tenant.name, reason)
-        usage = session.usage
-        logger.info(
-            "session closed",
-            extra={
-                "session": session.id,
-                "reason": reason,
-                "settled": usage.settled_tokens,
-                "drafted": usage.drafted_tokens,
-                "accepted": usage.accepted_tokens,
-                "given": usage.given_tokens,
-                "steps": usage.steps,
-            },
-        )
+        logger.info("session closed", extra={"session": live.session.id, "reason": reason, **live.session.counts})
+
+    def _heard(self, live: LiveSession) -> None:
+        """The device of a session has sent something."""
+        self._sessions.heard(live)
+        self._update(live)
 
     def _update(self, live: LiveSession) -> None:
         """Something changed for a session: let it wait for a step if it has something to do."""
@@ -469,6 +467,7 @@ class Orchestrator:
     async def drain(self, grace: float) -> None:
         """Take no new sessions, let live ones finish for up to `grace` seconds, then ask the others to go elsewhere."""
         self._draining = True
+        self._metrics.draining()
         with contextlib.suppress(TimeoutError):  # they had their time
             async with asyncio.timeout(grace):
                 await self.idle()

@@ -1,14 +1,15 @@
 """Which sessions go into the next step, and how much each may have in flight: pure, with the time passed in.
 
 Drafts go first, in the order of the fair queue; what room they leave is filled with sessions that can decode by
-themselves. So a full house spends every step on drafts, and an empty one never stands still.
+themselves. So a full house spends every step on drafts, and an empty one never stands still. Drafts that come
+to nothing go before nobody: their sessions and those that decode take turns.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,6 +25,10 @@ ROWS_A_TOKEN: Final = 4
 """Rows for which a session is charged a token at least: three wrong drafts of four are within what honest ones need."""
 REREAD_ROWS: Final = 32
 """Rows for which a session is charged that is opened again: a page of the KV cache at most is read another time."""
+READ_A_TOKEN: Final = 32
+"""Prompt tokens for which a session is charged a token: they are read many at a time, as fast as arithmetic goes."""
+LEAST_ACCEPTANCE: Final = 0.1
+"""Drafts that are right less often than that settle no more than decoding would, for more rows."""
 _DRAFTING: Final = 0
 _DECODING: Final = 1
 _BACKGROUND: Final = 1
@@ -119,10 +124,11 @@ class Planner:
         """The next step; empty where nobody has anything to do, or those who have are over their rate."""
         room = self._times.room
         parts = list(self._fill(_DRAFTING, room, now))
-        self._share(Counter(self._members[part.work.session].tenant.name for part in parts))
-        rows = sum(len(part.work.tokens) + 1 for part in parts)
-        self._rows_each = rows / len(parts) if parts else self._rows_each
-        room -= rows
+        drafting = [part for part in parts if part.work.tokens]
+        self._share(Counter(self._members[part.work.session].tenant.name for part in drafting))
+        rows = sum(len(part.work.tokens) + 1 for part in drafting)
+        self._rows_each = rows / len(drafting) if drafting else self._rows_each
+        room -= rows + len(parts) - len(drafting)
         # Drafts that still wait have no room, or are over their rate; only the latter leave some to others.
         if room > 1 or not self._queue.waiting(_DRAFTING):
             parts += self._fill(_DECODING, room, now)
@@ -145,6 +151,10 @@ class Planner:
         member.charged = 0
         self.meter(member.tenant, tokens, now)
 
+    def read(self, session: SessionId, tokens: int) -> None:
+        """Count that the engine reads the text of a session, of so many tokens."""
+        self._queue.charge(session, tokens / READ_A_TOKEN)
+
     def reread(self, session: SessionId, tokens: int, now: float) -> None:
         """Count that a session is opened again, since its device has decided tokens anew.
 
@@ -165,6 +175,12 @@ class Planner:
         bucket = self._bucket(tenant)
         if bucket is not None:
             bucket.take(tokens, now)
+
+    def put_back(self, tenant: Tenant, tokens: int) -> None:
+        """Give back to a tenant's rate what was metered and not read."""
+        bucket = self._bucket(tenant)
+        if bucket is not None:
+            bucket.put_back(tokens)
 
     def over_rate(self, tenant: Tenant, now: float) -> float:
         """Seconds until a tenant is within its rate; 0 where it is."""
@@ -222,7 +238,7 @@ class Planner:
             return bucket is None or bucket.wait(now) <= 0
 
         least = 2 if lane == _DRAFTING else 1
-        while room >= least and (name := self._queue.take(lane, may)) is not None:
+        while room >= least and (name := self._queue.take(self._turn(lane, may), may)) is not None:
             member = self._members[name]
             work = member.session.next_work(room, self._worth(member.session))
             rows = len(work.tokens) + 1
@@ -231,3 +247,12 @@ class Planner:
             member.charged = rows
             self._queue.charge(name, rows)
             yield Part(work, member.session.waited(now))
+
+    def _turn(self, lane: int, may: Callable[[str], bool]) -> int:
+        """The lane that is served next where a lane is: not that of drafts that come to nothing, before its turn."""
+        first = self._queue.peek(lane, may) if lane == _DRAFTING else None
+        if first is None or self._members[first].session.habits.acceptance >= LEAST_ACCEPTANCE:
+            return lane
+        other = self._queue.peek(_DECODING, may)
+        behind = other is not None and self._queue.clocks(other) <= self._queue.clocks(first)
+        return _DECODING if behind else lane

@@ -38,7 +38,8 @@ class Registry:
         """Drop a session; whether it was there."""
         if self._sessions.pop(live.session.id, None) is None:
             return False
-        self._tokens.pop(live.resume_token, None)
+        for token in (live.resume_token, live.former_token):
+            self._tokens.pop(token, None)
         self._counts[live.tenant.name] -= 1
         if not self._counts[live.tenant.name]:
             del self._counts[live.tenant.name]
@@ -52,11 +53,22 @@ class Registry:
         """The session that a resume token stands for."""
         return self._tokens.get(token)
 
-    def attach(self, live: LiveSession, handle: SessionHandle) -> None:
-        """Let a new stream serve a session; the token that it came with is spent."""
-        self._tokens.pop(live.resume_token, None)
+    def attach(self, live: LiveSession, handle: SessionHandle, token: bytes) -> None:
+        """Let a new stream serve a session, under a new token.
+
+        The one that it came with stays good until `heard`: the link may break before its device has the next.
+        """
+        former = token if self.resumable(token) is live else b""
+        for spent in {live.resume_token, live.former_token} - {former}:
+            self._tokens.pop(spent, None)
+        live.former_token = former
         live.attach(handle)
         self._tokens[live.resume_token] = live
+
+    def heard(self, live: LiveSession) -> None:
+        """A frame came on the stream of a session: its device has the token, and the former one is spent."""
+        self._tokens.pop(live.former_token, None)
+        live.former_token = b""
 
     def count(self, tenant: str) -> int:
         """Sessions of a tenant."""

@@ -7,25 +7,31 @@ import logging
 import secrets
 import ssl
 import time
-from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import aclosing
+from collections import Counter, OrderedDict
+from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Iterator
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, TypeVar, cast
 
 import grpc
 import grpc.aio
 from cryptography import x509
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import aio as health
+from grpc_health.v1 import health_pb2_grpc
 
-from edgedraft.errors import IdentityError, InvalidInput, Overloaded, Unauthenticated, VerifierUnavailable
+from edgedraft.errors import (
+    EdgedraftError,
+    IdentityError,
+    InvalidInput,
+    Overloaded,
+    Unauthenticated,
+    VerifierUnavailable,
+)
 from edgedraft.wire import (
     DEVICE_URI,
     MAX_FRAME_BYTES,
@@ -34,10 +40,12 @@ from edgedraft.wire import (
     decode_client_frame,
 )
 from edgedraft.wire import verify_pb2 as pb
+from edgedraft_cloud.health import SAN_KEY, HealthService
 from edgedraft_cloud.live import SessionHandle
+from edgedraft_cloud.metrics import Metrics
 from edgedraft_cloud.orchestrator import Orchestrator
 from edgedraft_cloud.shaping import Outlet
-from edgedraft_cloud.tenants import TokenBucket
+from edgedraft_cloud.tenants import Tenant, TokenBucket
 
 logger = logging.getLogger(__name__)
 
@@ -49,14 +57,25 @@ OPEN_SECONDS: Final = 30.0
 """How long a stream may stay open without its first frame."""
 OPENING_STREAMS: Final = 256
 """Streams of one tenant that may be open without a first frame."""
+DEVICE_OPENING_STREAMS: Final = 128
+"""The same of one device, so that it cannot take all of its tenant's; a thousand sessions begun at once stay below."""
+REFUSALS_PER_SECOND: Final = 10
+"""Refused sessions of one device in the long run; beyond, its next streams are made to wait."""
+REFUSALS_BURST: Final = 100
+MOST_REFUSED: Final = 1024
+"""Devices whose refusals are remembered, the latest ones."""
+FILL_SECONDS: Final = 600.0
+"""How long a stream goes on at most, to fill its span, when its session is over."""
+MOST_DETAIL: Final = 1000
+"""Bytes of an error's text that go out: gRPC breaks a stream whose trailers are too long."""
 WRITE_SECONDS: Final = 30.0
 """How long a device may let a frame wait that it has no room for; beyond that its stream is broken, not its session."""
 FRAMES_PER_SECOND: Final = 200
 """Frames that are taken from one stream in the long run; who floods is made to wait."""
 FRAMES_BURST: Final = 400
-_SAN_KEY: Final = "x509_subject_alternative_name"
 
 Context = Any  # grpc.aio.ServicerContext is generic in ways that its own stubs leave open
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +93,10 @@ class RunningServer:
         port: The port that it listens on.
     """
 
-    def __init__(self, server: grpc.aio.Server, orchestrator: Orchestrator, status: health.HealthServicer, port: int):
+    def __init__(self, server: grpc.aio.Server, orchestrator: Orchestrator, health: HealthService, port: int) -> None:
         self._server = server
         self._orchestrator = orchestrator
-        self._health = status
+        self._health = health
         self._watch = asyncio.create_task(self._follow_engine(), name="edgedraft-readiness")
         self.port = port
 
@@ -89,7 +108,7 @@ class RunningServer:
         """Take no new sessions, let live ones finish for `grace` seconds, ask the rest to go, and end everything."""
         self._watch.cancel()
         await asyncio.wait([self._watch])
-        await _set_health(self._health, health_pb2.HealthCheckResponse.NOT_SERVING)
+        self._health.serving(False)
         await self._orchestrator.drain(grace)
         await self._server.stop(LEAVE_SECONDS)
         await self._orchestrator.close()
@@ -97,11 +116,12 @@ class RunningServer:
     async def _follow_engine(self) -> None:
         async with aclosing(self._orchestrator.readiness()) as readiness:
             async for ready in readiness:
-                status = health_pb2.HealthCheckResponse
-                await _set_health(self._health, status.SERVING if ready else status.NOT_SERVING)
+                self._health.serving(ready)
 
 
-async def start_server(orchestrator: Orchestrator, tls: Path, host: str, port: int) -> RunningServer:
+async def start_server(
+    orchestrator: Orchestrator, tls: Path, host: str, port: int, metrics: Metrics | None = None
+) -> RunningServer:
     """Listen, then start the engine: a port that is taken shows before a model is loaded, and readiness follows it.
 
     Args:
@@ -109,6 +129,7 @@ async def start_server(orchestrator: Orchestrator, tls: Path, host: str, port: i
         tls: Folder with `key.pem`, `cert.pem` and `ca.pem`.
         host: Address to listen on.
         port: Port; 0 takes a free one.
+        metrics: Those of the orchestrator.
 
     Raises:
         IdentityError: The TLS files cannot be used.
@@ -126,18 +147,19 @@ async def start_server(orchestrator: Orchestrator, tls: Path, host: str, port: i
             ("grpc.keepalive_time_ms", 30_000),
             ("grpc.keepalive_timeout_ms", 10_000),
             ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+            # Two minutes by default, in which who says nothing holds a file of this process.
+            ("grpc.server_handshake_timeout_ms", 10_000),
         ]
     )
-    service = VerifierService(orchestrator)
-    status = health.HealthServicer()
+    service = VerifierService(orchestrator, Metrics() if metrics is None else metrics)
+    health = HealthService(("", SERVICE_NAME))
     server.add_generic_rpc_handlers((service.handler(),))
-    health_pb2_grpc.add_HealthServicer_to_server(status, server)
+    health_pb2_grpc.add_HealthServicer_to_server(health, server)
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         bound = server.add_secure_port(address, credentials)
     except RuntimeError as error:
         raise InvalidInput("port", f"{address} cannot be listened on", "choose another, or 0 for a free one") from error
-    await _set_health(status, health_pb2.HealthCheckResponse.NOT_SERVING)
     await server.start()
     try:
         await orchestrator.start()
@@ -145,12 +167,7 @@ async def start_server(orchestrator: Orchestrator, tls: Path, host: str, port: i
         await server.stop(None)
         await orchestrator.close()
         raise
-    return RunningServer(server, orchestrator, status, bound)
-
-
-async def _set_health(servicer: health.HealthServicer, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
-    for name in ("", SERVICE_NAME):
-        await servicer.set(name, status)
+    return RunningServer(server, orchestrator, health, bound)
 
 
 class VerifierService:
@@ -158,11 +175,15 @@ class VerifierService:
 
     Args:
         orchestrator: Takes in the sessions.
+        metrics: Counts the streams that are refused before their first frame.
     """
 
-    def __init__(self, orchestrator: Orchestrator) -> None:
+    def __init__(self, orchestrator: Orchestrator, metrics: Metrics) -> None:
         self._orchestrator = orchestrator
-        self._opening: Counter[str] = Counter()
+        self._metrics = metrics
+        self._opening: Counter[str | Peer] = Counter()
+        self._filling: Counter[str] = Counter()
+        self._refusals: OrderedDict[Peer, TokenBucket] = OrderedDict()
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The methods as gRPC takes them."""
@@ -177,11 +198,10 @@ class VerifierService:
     async def describe(self, request: bytes, context: Context) -> bytes:
         """What is served here."""
         peer = await _peer(context)
-        try:
-            pb.DescribeRequest.FromString(request)
-        except DecodeError:
+        if not _is_describe_request(request):
             error = InvalidInput("request", "is no DescribeRequest of edgedraft.v1", "use a client of this protocol")
-            await _abort(context, error, peer)
+            _end(context, error, peer)
+            return b""  # not sent
         answer = self._orchestrator.describe()
         answer.protocol = PROTOCOL_VERSION
         answer.version = version("edgedraft")
@@ -190,38 +210,97 @@ class VerifierService:
     async def verify(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """One session: what goes wrong in it ends it, and touches no other."""
         peer = await _peer(context)
+        incoming = cast("AsyncGenerator[bytes, None]", aiter(requests))
         try:
-            await self._serve(requests, context, peer)
+            await self._serve(incoming, context, peer)
         except Exception as error:  # noqa: BLE001  nothing may get past this session
-            await _abort(context, error, peer)
+            _end(context, error, peer)
+        finally:
+            # It holds its last message, and by way of gRPC's reader itself.
+            await incoming.aclose()
 
     async def _serve(self, requests: AsyncIterator[bytes], context: Context, peer: Peer) -> None:
-        opening = await self._first_frame(requests, peer.tenant)
-        handle = await self._orchestrator.open(opening, peer.tenant, peer.device)
-        outlet = Outlet(opening.shaping, partial(_write, context))
+        handle, shaping = await self._open(requests, peer)
+        outlet = Outlet(shaping, partial(_write, context))
         reader = asyncio.create_task(_read(requests, handle), name="edgedraft-reader")
         try:
             async with aclosing(handle.frames()) as frames:
                 await outlet.send(frames)
             handle.close()  # its room is free while the rest of the span is filled
-            await outlet.fill()
+            await self._fill(outlet, handle.live.tenant)
         finally:
             # Also where the device is gone: gRPC cancels this task then.
             handle.close()
             reader.cancel()
             await asyncio.wait([reader])
 
-    async def _first_frame(self, requests: AsyncIterator[bytes], tenant: str) -> pb.Open:
-        """What a stream begins with; while it does not, it holds memory that no limit of sessions counts."""
-        if self._opening[tenant] >= OPENING_STREAMS:
-            raise Overloaded(f"{OPENING_STREAMS} streams of this tenant are open without a first frame", OPEN_SECONDS)
-        self._opening[tenant] += 1
+    async def _open(self, requests: AsyncIterator[bytes], peer: Peer) -> tuple[SessionHandle, pb.Shaping]:
+        """Take in the session that a stream begins with; of what opened it, only the shaping is kept."""
+        wait = self._wait_to_open(peer)
         try:
-            return await _opening(requests)
-        finally:
-            self._opening[tenant] -= 1
-            if not self._opening[tenant]:
-                del self._opening[tenant]
+            # While it has no session, it holds memory that no limit of sessions counts.
+            with _counted(self._opening, peer, peer.tenant):
+                if wait > 0:
+                    # Not read, its first frame stays in the device's own buffers, by HTTP/2's flow control.
+                    await asyncio.sleep(wait)
+                opening = await _opening(requests)
+            handle = await self._orchestrator.open(opening, peer.tenant, peer.device)
+        except EdgedraftError:
+            self._note_refusal(peer)
+            raise
+        shaping = pb.Shaping()
+        shaping.CopyFrom(opening.shaping)  # a part of the message would hold the whole
+        return handle, shaping
+
+    def _wait_to_open(self, peer: Peer) -> float:
+        """Seconds that a new stream has to wait before its first frame is read."""
+        limits = (DEVICE_OPENING_STREAMS, peer, "device"), (OPENING_STREAMS, peer.tenant, "tenant")
+        for most, who, kind in limits:
+            if self._opening[who] >= most:
+                self._metrics.refused(peer.tenant, "opening")
+                raise Overloaded(f"{most} streams of this {kind} are open without a first frame", OPEN_SECONDS)
+        refusals = self._refusals.get(peer)
+        wait = 0.0 if refusals is None else refusals.wait(time.monotonic())
+        if wait > OPEN_SECONDS:
+            self._metrics.refused(peer.tenant, "opening")
+            raise Overloaded("this device was refused too often; mend what it asks for", wait)
+        return wait
+
+    def _note_refusal(self, peer: Peer) -> None:
+        refusals = self._refusals.setdefault(peer, TokenBucket(REFUSALS_PER_SECOND, REFUSALS_BURST))
+        refusals.take(1, time.monotonic())
+        self._refusals.move_to_end(peer)
+        if len(self._refusals) > MOST_REFUSED:
+            self._refusals.popitem(last=False)
+
+    async def _fill(self, outlet: Outlet, tenant: Tenant) -> None:
+        """Fill the span of a session that is over: of as many as its tenant may have sessions, and not for ever."""
+        if self._filling[tenant.name] >= tenant.max_sessions:
+            return
+        with _counted(self._filling, tenant.name), suppress(TimeoutError):
+            async with asyncio.timeout(FILL_SECONDS):
+                await outlet.fill()
+
+
+@contextmanager
+def _counted(counts: Counter[Key], *keys: Key) -> Iterator[None]:
+    """Count something in while it lasts; what counts nothing is not kept."""
+    counts.update(keys)
+    try:
+        yield
+    finally:
+        counts.subtract(keys)
+        for key in keys:
+            if not counts[key]:
+                del counts[key]
+
+
+def _is_describe_request(data: bytes) -> bool:
+    try:
+        pb.DescribeRequest.FromString(data)
+    except DecodeError:
+        return False
+    return True
 
 
 async def _opening(requests: AsyncIterator[bytes]) -> pb.Open:
@@ -264,7 +343,7 @@ async def _read(requests: AsyncIterator[bytes], handle: SessionHandle) -> None:
 
 async def _peer(context: Context) -> Peer:
     """Tenant and device from the certificate, the only place where they count."""
-    for name in context.auth_context().get(_SAN_KEY, ()):
+    for name in context.auth_context().get(SAN_KEY, ()):
         match = DEVICE_URI.fullmatch(name.decode("utf-8", "replace"))
         if match is not None:
             return Peer(match["tenant"], match["device"])
@@ -272,11 +351,16 @@ async def _peer(context: Context) -> Peer:
     raise AssertionError("abort returned")
 
 
-async def _abort(context: Context, error: Exception, peer: Peer) -> NoReturn:
-    """End the call with the status that the error stands for, and log it without its text, which may quote tokens."""
+def _end(context: Context, error: Exception, peer: Peer) -> None:
+    """Let the call end with the status of an error, and log that without its text, which may quote tokens.
+
+    Not by `context.abort`: gRPC keeps what that raises, which keeps the call, and so each refused message until a
+    collection.
+    """
     metadata: list[tuple[str, str | bytes]] = []
     facts = {"tenant": peer.tenant, "device": peer.device}
-    text = str(error)
+    # By bytes, each of which takes up to three in a trailer.
+    text = str(error).encode(errors="replace")[:MOST_DETAIL].decode(errors="ignore")
     match error:
         case InvalidInput():
             code = grpc.StatusCode.INVALID_ARGUMENT
@@ -295,10 +379,20 @@ async def _abort(context: Context, error: Exception, peer: Peer) -> NoReturn:
             incident = secrets.token_hex(4)
             logger.error("internal error", exc_info=error, extra={**facts, "incident": incident})
             code, text = grpc.StatusCode.INTERNAL, f"internal error {incident}; tell the operator this number"
+    _drop_frames(error)
     if isinstance(error, Overloaded | VerifierUnavailable) and error.retry_after is not None:
         metadata.append((STATUS_DETAILS_KEY, _retry_details(code, text, error.retry_after)))
-    await context.abort(code, text, tuple(metadata))
-    raise AssertionError("abort returned")
+    context.set_code(code)
+    context.set_details(text)
+    context.set_trailing_metadata(tuple(metadata))
+
+
+def _drop_frames(error: BaseException) -> None:
+    """Free the frames that an error has passed: they hold it in turn, and a device's message, until a collection."""
+    origin: BaseException | None = error
+    while origin is not None and origin.__traceback__ is not None:  # once each, if one should be its own origin
+        origin.__traceback__ = None
+        origin = origin.__cause__ or origin.__context__
 
 
 def _retry_details(code: grpc.StatusCode, text: str, seconds: float) -> bytes:
@@ -325,11 +419,25 @@ def load_credentials(tls: Path) -> grpc.ServerCredentials:
         raise IdentityError(f"{error.filename} cannot be read ({error.strerror}); {cure}") from error
     try:
         check = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        check.load_cert_chain(paths[1], paths[0])
+        check.load_cert_chain(paths[1], paths[0], password=partial(_no_passphrase, paths[0]))
         check.load_verify_locations(paths[2])
         until = x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+        authorities = [_is_authority(each) for each in x509.load_pem_x509_certificates(ca)]
     except (ssl.SSLError, ValueError) as error:
         raise IdentityError(f"the TLS files in {tls} cannot be used ({error}); {cure}") from error
+    if not all(authorities):
+        raise IdentityError(f"{paths[2]} holds a certificate of no CA; put there the one that signs the devices' own")
     if until < datetime.now(UTC):
         raise IdentityError(f"{paths[1]} expired on {until:%Y-%m-%d %H:%M} UTC; {cure}")
     return grpc.ssl_server_credentials([(key, certificate)], root_certificates=ca, require_client_auth=True)
+
+
+def _no_passphrase(key: Path) -> str:
+    raise IdentityError(f"{key} is encrypted and nobody is here to unlock it; store it without a passphrase")
+
+
+def _is_authority(certificate: x509.Certificate) -> bool:
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except x509.ExtensionNotFound:
+        return True  # one of before there were extensions

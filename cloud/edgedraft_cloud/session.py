@@ -125,6 +125,18 @@ class Session:
         """Prompt and settled tokens: what an engine must read to go on with this session."""
         return (*self.prompt, *self.tree.settled)
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """What to log of it at its end."""
+        usage = self.usage
+        return {
+            "settled": usage.settled_tokens,
+            "drafted": usage.drafted_tokens,
+            "accepted": usage.accepted_tokens,
+            "given": usage.given_tokens,
+            "steps": usage.steps,
+        }
+
     # ------------------------------------------------------------ the device comes back
 
     def resume(self, tokens: Sequence[int]) -> None:

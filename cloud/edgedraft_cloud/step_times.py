@@ -20,6 +20,10 @@ STRETCH: Final = 4.0
 three quarters of the rows a second that the largest would do, and a session that waits for it waits that much less."""
 _MEMORY: Final = 0.8
 """Weight of what was measured before against one new measurement."""
+_OUTLIER: Final = 2.0
+"""A step that takes more times what those like it take stood still for some other reason, and counts as so much."""
+_FORGET: Final = 0.999
+"""What is left, after each further step, of a time that such a one has changed."""
 _TOLD: Final = 1e-9
 """Beyond rounding: what the determinant of a fit must have of the product of its diagonal."""
 _REPEATS: Final = 2
@@ -61,6 +65,7 @@ class StepTimes:
         self._most = most_rows
         self._fixed = fixed
         self._points: dict[int, tuple[float, float]] = {}
+        self._doubtful: set[int] = set()
         self._fit: Roofline | None = None
         self._rows = 0.0
         self.rate = 0.0
@@ -74,9 +79,17 @@ class StepTimes:
         """
         if seconds <= 0:
             return  # a clock too coarse to tell
-        # Two points to an octave: enough for a knee, and few enough that each is measured often.
-        bucket = round(2 * math.log2(rows))
+        bucket = _bucket(rows)
         known = self._points.get(bucket)
+        usual = math.inf
+        if known is not None:
+            usual = known[1]
+        elif self.roofline is not None:
+            usual = self.roofline.seconds(rows)
+        self._doubtful.discard(bucket)
+        if seconds > _OUTLIER * usual:
+            seconds = _OUTLIER * usual
+            self._doubtful.add(bucket)
         if known is not None:
             old_rows, old_seconds = known
             rows_mean = _MEMORY * old_rows + (1 - _MEMORY) * rows
@@ -84,6 +97,10 @@ class StepTimes:
         else:
             self._points[bucket] = float(rows), seconds
         self._fit = None
+        for doubtful in self._doubtful:
+            if doubtful > _bucket(self.room):  # so far that no step comes to set it right
+                rows_mean, old_seconds = self._points[doubtful]
+                self._points[doubtful] = rows_mean, _FORGET * old_seconds
 
     def earned(self, rows: int, tokens: int, seconds: float) -> None:
         """Take in what a step was good for.
@@ -125,6 +142,11 @@ class StepTimes:
         if line is None:
             return self._most
         return max(2, int(min(line.room, self._most)))
+
+
+def _bucket(rows: int) -> int:
+    """Two to an octave: enough for a knee, and few enough that each is measured often."""
+    return round(2 * math.log2(rows))
 
 
 def fit(points: list[tuple[float, float]]) -> Roofline:

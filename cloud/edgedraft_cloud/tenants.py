@@ -60,6 +60,10 @@ class TokenBucket:
             raise InvalidInput("tokens", f"is {tokens}", "use 0 or more")
         self._full_at = max(self._full_at, now) + tokens / self._rate
 
+    def put_back(self, tokens: int) -> None:
+        """Give back what was taken and not used."""
+        self._full_at -= tokens / self._rate
+
     def wait(self, now: float) -> float:
         """Seconds until it is no longer overdrawn; 0 where it is not."""
         return max(0.0, self._full_at - self._fill_seconds - now)

@@ -172,6 +172,20 @@ async def test_a_long_prompt_lets_others_go_on(make, plain):
     assert long == plain(LONG, 1)
 
 
+async def test_a_short_prompt_does_not_wait_for_the_long_ones_before_it(make, plain):
+    engine = await make()
+    for number in range(2):
+        await engine.open(f"long-{number}", [*LONG, number], GREEDY, "acme")
+    await engine.open("short", PROMPTS[0], GREEDY, "umbra")
+    read, found = 0, {}
+    while "short" not in found:
+        step = await engine.step()
+        read += step.prompt_tokens
+        found |= {outcome.session: outcome.tokens for outcome in step.outcomes}
+    assert found == {"short": tuple(plain(PROMPTS[0], 1))}
+    assert read < len(LONG)
+
+
 async def test_given_tokens_are_taken_as_they_stand(make, plain):
     engine = await make()
     ((_, outcome),) = (await first(engine, s=PROMPTS[1])).items()

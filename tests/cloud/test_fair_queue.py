@@ -283,3 +283,17 @@ def test_a_lane_that_is_never_served_holds_no_more_than_waits_there():
             shop.queue.charge(tenant, 1)
     rooms = [lane for room in shop.queue._rooms.values() for lane in room.lanes]
     assert max(len(ready._heap) for ready in (*shop.queue._tenants, *rooms)) < 100
+
+
+def test_to_look_who_is_next_moves_nobody_on():
+    queue = FairQueue(lanes=2)
+    for tenant, lane in (("ahead", 0), ("behind", 1)):
+        queue.join(tenant, tenant, 1.0)
+        queue.put(tenant, lane)
+    queue.charge("ahead", 5.0)
+    assert [queue.peek(lane) for lane in (0, 1)] == ["ahead", "behind"]
+    assert queue.clocks("behind") < queue.clocks("ahead")
+    assert queue.take(1) == "behind"
+    queue.put("behind", 1)
+    assert queue.clocks("behind") == (0.0, 0.0), "nobody was served before it"
+    assert queue.peek(0, lambda tenant: False) is None

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from edgedraft.wire import FrameLimits
 from edgedraft.wire import verify_pb2 as pb
 from edgedraft_cloud.engines.base import Outcome
-from edgedraft_cloud.planner import QUEUE_SHARE, Part, Planner
+from edgedraft_cloud.planner import QUEUE_SHARE, READ_A_TOKEN, Part, Planner
 from edgedraft_cloud.session import Session, SessionLimits, State
 from edgedraft_cloud.step_times import StepTimes
 from edgedraft_cloud.tenants import Tenant
@@ -200,6 +200,74 @@ def test_what_is_charged_is_what_was_settled_not_what_was_drafted():
             house.planner.update(name)
             settled[name] += len(tokens)
     assert settled["right"] == pytest.approx(settled["wrong"], rel=0.1)
+
+
+def test_drafts_that_come_to_nothing_go_before_nobody():
+    """Full steps of junk, beside a tenant that decodes and has the larger weight; the drafts of a third are honest."""
+    house = House(9)
+    for number in range(3):
+        house.join(f"d{number}", Tenant("decodes", weight=100.0))
+    for number in range(40):
+        house.join(f"j{number}", Tenant("junk")).habits.judged(0, 1)
+        for _ in range(100):
+            house.sessions[f"j{number}"].habits.judged(0, 1)
+    for step in range(200):
+        if step == 100:
+            assert house.settled["decodes"] == 300, "in every step"
+            for number in range(4):
+                house.join(f"h{number}", Tenant("honest", weight=1000.0))
+        for name, session in house.sessions.items():
+            if name[0] in "jh" and session.state is State.PARKED and not session.tree.pending:
+                house.draft(name, 1 if name[0] == "j" else 8)
+        parts = house.plan()
+        assert rows(parts) <= 9
+        for name, part in parts.items():
+            settled = (*part.work.tokens, 7) if name[0] != "j" else (9,)
+            outcome = Outcome(name, settled, len(settled) - 1, len(part.work.tokens))
+            house.sessions[name].apply(outcome, now=0.0, queue_seconds=0.0, verify_seconds=0.0)
+            house.planner.settle(name, len(settled), len(part.work.tokens) + 1, 0.0)
+            house.planner.update(name)
+            tenant = house.tenants[name].name
+            house.settled[tenant] = house.settled.get(tenant, 0) + len(settled)
+    assert house.settled["junk"] > 0
+    assert house.settled["honest"] > 800, "a full house spends its steps on honest drafts"
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["one tenant", "two"])
+def test_a_session_whose_drafts_come_to_nothing_takes_turns_with_those_that_decode(same):
+    house = House(3)
+    settled = {"junk": 0, "plain": 0, "other": 0, "third": 0}
+    for name in settled:
+        house.join(name, ACME if same else Tenant(name))
+    for _ in range(100):
+        house.sessions["junk"].habits.judged(0, 1)
+    for _ in range(400):
+        session = house.sessions["junk"]
+        if session.state is State.PARKED and not session.tree.pending:
+            house.draft("junk", 1)
+        for name, part in house.plan().items():
+            house.sessions[name].apply(
+                Outcome(name, (9,), 0, len(part.work.tokens)), now=0.0, queue_seconds=0.0, verify_seconds=0.0
+            )
+            house.planner.settle(name, 1, len(part.work.tokens) + 1, 0.0)
+            house.planner.update(name)
+            settled[name] += 1
+    assert settled["junk"] > 100
+    assert settled["plain"] > 100
+
+
+def test_a_prompt_is_charged_for():
+    house = House(1)
+    for name in ("reads", "waits"):
+        house.join(name, Tenant(name))
+    house.planner.read("reads", 20 * READ_A_TOKEN)
+    turns = []
+    for _ in range(30):
+        parts = house.plan()
+        turns += parts
+        house.finish(parts)
+    assert turns[:20].count("waits") >= 19
+    assert turns[20:].count("reads") >= 4
 
 
 # ---------------------------------------------------------------- rates

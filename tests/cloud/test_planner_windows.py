@@ -20,6 +20,7 @@ class Drafting:
         self.id = name
         self.chain = chain
         self.limits = SimpleNamespace(may_give=False)
+        self.habits = SimpleNamespace(acceptance=0.75, back=0.0)
 
     def next_work(self, rows: int, drafts: int) -> Work:
         return Work(self.id, (1,) * min(self.chain, rows - 1))

@@ -127,16 +127,32 @@ async def test_a_session_whose_device_is_away_takes_no_step(make, engine):
     assert 0 < len(handle.live.session.tree.settled) < 64
 
 
-async def test_a_token_is_good_once(make):
+async def test_a_token_is_spent_once_its_device_is_heard_with_the_next(make):
     orchestrator = await make()
     live, token = await away(orchestrator)
     handle = await orchestrator.open(resuming(endless(), token, RIGHT[:4]), "acme", "phone")
     assert handle.live.resume_token != token
+    handle.receive(pb.ClientFrame(settled=4))
     handle.close()
     other = await orchestrator.open(resuming(endless(), token, RIGHT[:4]), "acme", "phone")
     assert other.live is not live
     again = await orchestrator.open(resuming(endless(), handle.live.resume_token, RIGHT[:4]), "acme", "phone")
     assert again.live is live
+
+
+async def test_links_that_break_before_the_next_token_arrives_lose_no_session(make, engine):
+    orchestrator = await make()
+    live, token = await away(orchestrator)
+    lost = []
+    for _ in range(3):
+        handle = await orchestrator.open(resuming(endless(), token, RIGHT[:4]), "acme", "phone")
+        assert handle.live is live
+        lost.append(live.resume_token)
+    assert len(orchestrator._sessions._tokens) == 2, "the one that it came with, and the newest"
+    assert (await orchestrator.open(resuming(endless(), lost[-1], RIGHT[:4]), "acme", "phone")).live is live
+    assert len(engine.opened) == 1
+    orchestrator._forget(live, "expired")
+    assert orchestrator._sessions._tokens == {}
 
 
 @pytest.mark.parametrize("who", [("acme", "tablet"), ("umbra", "phone")], ids="-".join)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import grpc
 import grpc.aio
 import pytest
+from cryptography.hazmat.primitives import serialization
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from toy import scripted_info, toy_greedy, toy_target
 
@@ -377,6 +378,23 @@ async def test_tls_files_that_cannot_be_used_are_told(codec, tmp_path, name, con
     words = f"{name} cannot be read" if content is None else "cannot be used"
     with pytest.raises(IdentityError, match=words):
         await start_server(orchestrator(codec), path.parent, "localhost", 0)
+
+
+def test_a_key_that_is_encrypted_is_told_and_nobody_is_asked_to_unlock_it(tmp_path):
+    folder = DevelopmentAuthority(tmp_path).server()
+    key = serialization.load_pem_private_key((folder / "key.pem").read_bytes(), None)
+    locked = serialization.BestAvailableEncryption(b"secret")
+    pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    (folder / "key.pem").write_bytes(key.private_bytes(pem, form, locked))
+    with pytest.raises(IdentityError, match=r"key\.pem is encrypted"):
+        server_module.load_credentials(folder)
+
+
+def test_a_certificate_of_no_authority_is_no_ca(tmp_path):
+    folder = DevelopmentAuthority(tmp_path).server()
+    (folder / "ca.pem").write_bytes((folder / "ca.pem").read_bytes() + (folder / "cert.pem").read_bytes())
+    with pytest.raises(IdentityError, match=r"ca\.pem holds a certificate of no CA"):
+        server_module.load_credentials(folder)
 
 
 async def test_an_expired_certificate_is_told(codec, tmp_path, monkeypatch):

@@ -97,6 +97,36 @@ def test_a_slow_minute_is_got_over_though_full_steps_are_all_that_is_seen():
     assert times.room == pytest.approx(line.room, rel=0.1)
 
 
+@pytest.mark.parametrize("most", [512, 2048])
+def test_steps_that_stand_still_do_not_shrink_the_room(most):
+    """One in three hundred, for any reason, and else full steps only: as on a server that is busy for days."""
+    line = Roofline(0.03, 0.0002, 200)
+    times = StepTimes(most)
+    for rows in spaced(most):
+        times.observe(rows, line.seconds(rows))
+    before = times.room
+    for number in range(6000):
+        times.observe(times.room, 10.0 if number % 300 == 0 else line.seconds(times.room))
+    assert times.room == pytest.approx(before, rel=0.05)
+
+
+def test_a_room_that_a_row_of_them_has_shrunk_grows_back():
+    """Also where it shrank so far that no step comes to measure what they changed."""
+    line = Roofline(0.03, 0.0002, 200)
+    times = StepTimes(512)
+    for rows in spaced(512):
+        times.observe(rows, line.seconds(rows))
+    shrunk = []
+    for _ in range(4):
+        for _ in range(20):
+            times.observe(times.room, 10.0)
+        shrunk.append(times.room)
+        for _ in range(2000):
+            times.observe(times.room, line.seconds(times.room))
+    assert min(shrunk) < 400
+    assert times.room == 512
+
+
 def test_a_clock_that_saw_no_time_pass_says_nothing():
     times = StepTimes(100)
     times.observe(1, 0.0)

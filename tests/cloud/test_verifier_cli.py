@@ -293,6 +293,52 @@ async def test_a_port_that_is_taken_is_an_error_of_one_line(start, certificates)
     assert [json.loads(line)["event"] for line in log] == ["loading"]
 
 
+@pytest.mark.parametrize("flags", [(), ("--metrics-port", "0")])
+def test_a_host_that_nobody_knows_is_told_as_the_host(certificates, flags):
+    command = ("serve", "--engine", "trace", "--model", "any", "--tls", certificates.server(), "--port", "0")
+    shown = run(*command, "--host", "a..b", *flags)
+    assert (shown.returncode, shown.stdout) == (1, "")
+    assert shown.stderr == "error: host: 'a..b' is not known here; use an address or a name of this machine\n"
+
+
+def test_the_embedded_engine_refuses_a_context_that_it_would_not_keep_to(invoke, artifact, certificates):
+    command = ("serve", "--check", "--model", artifact, "--tls", certificates.server())
+    assert invoke(*command, "--context", "128").exception.field == "context"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there")
+async def test_it_takes_as_many_open_files_as_it_may(certificates):
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = min(256, hard)
+    script = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({few}, {hard}))\n{SERVE_SCRIPTED}"
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", script, "serve", "--model", "m", "--tls", certificates.server(), "--port", "0"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert json.loads(await process.stdout.readline())["event"] == "ready"
+        limits = await asyncio.to_thread(Path(f"/proc/{process.pid}/limits").read_text)
+    finally:
+        process.kill()
+        await process.communicate()
+    (line,) = [line.split() for line in limits.splitlines() if line.startswith("Max open files")]
+    assert line[3] == line[4] == str(hard)
+
+
+def test_a_limit_of_open_files_that_may_not_be_raised_is_no_reason_not_to_serve(monkeypatch, caplog):
+    resource = pytest.importorskip("resource")
+
+    def refuse(*arguments):
+        raise ValueError("not allowed")
+
+    monkeypatch.setattr(resource, "setrlimit", refuse)
+    cli._raise_file_limit()
+    assert caplog.messages == (["limit of open files stays"] if sys.platform == "linux" else [])
+
+
 class Mortal(ScriptedEngine):
     """Starts once."""
 

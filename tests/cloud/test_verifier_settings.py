@@ -93,6 +93,17 @@ BAD_SETTINGS = [
     ("threads", "2"),
     ("host", ""),
     ("host", 3),
+    ("host", "no such host!"),
+    ("host", "[::1]"),
+    ("host", "a\0b"),
+    ("log_level", "x" * 10_000),
+    ("tls", "a\0b"),
+    ("tls", "~nosuchuser/x"),
+    ("tenants", "a\0b"),
+    ("tenants", "~nosuchuser/x"),
+    ("model", "a\0b"),
+    ("model", "~nosuchuser/x"),
+    ("metrics_port", 7443),  # as `port`
     ("engine", "abacus"),
     ("log_level", "INFO"),
     ("model", 3),
@@ -108,6 +119,7 @@ def test_a_bad_setting_is_named_with_its_value_and_a_cure(name, value):
         ServerConfig.load(None, {**REQUIRED, name: value})
     assert caught.value.field == name
     assert caught.value.cure
+    assert len(str(caught.value)) < 400
 
 
 @pytest.mark.parametrize("name", REQUIRED)
@@ -117,7 +129,22 @@ def test_a_setting_that_is_needed_is_asked_for(name):
     assert caught.value.field == name
 
 
-@pytest.mark.parametrize("content", [None, b"port = \n", b"\xff\xfe"])
+def test_a_number_that_python_reads_and_does_not_write_is_told(tmp_path):
+    file = tmp_path / "verifier.toml"
+    file.write_text(f"port = 0x{'f' * 5000}\n")
+    with pytest.raises(InvalidInput, match="port: is a number of thousands of digits"):
+        ServerConfig.load(file, REQUIRED)
+
+
+def test_ports_that_are_to_be_found_may_be_the_same():
+    assert ServerConfig.load(None, {**REQUIRED, "port": 0, "metrics_port": 0}).metrics_port == 0
+
+
+@pytest.mark.parametrize(
+    "content",
+    [None, b"port = \n", b"\xff\xfe", b"port = " + b"1" * 5000, b"port = " + b"[" * 3000],
+    ids=["none", "no value", "no UTF-8", "long number", "deep"],
+)
 def test_a_file_that_cannot_be_read_is_named(tmp_path, content):
     file = tmp_path / "verifier.toml"
     if content is not None:

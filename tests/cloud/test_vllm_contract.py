@@ -144,3 +144,25 @@ def test_an_utility_call_finds_the_scheduler_and_calls_it():
             1,
             [["a", [1, 2]]],
         )
+
+
+def test_the_prompts_of_a_step_share_what_it_may_read_and_a_work_has_all_its_rows():
+    import inspect
+    from types import SimpleNamespace
+
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    from edgedraft_cloud.engines.vllm.scheduler import DraftScheduler
+
+    assert "self.scheduler_config.long_prefill_token_threshold" in inspect.getsource(Scheduler.schedule)
+
+    def request(tokens: int, drafts: int = 0) -> SimpleNamespace:
+        return SimpleNamespace(num_tokens=tokens, num_computed_tokens=0, spec_token_ids=[0] * drafts)
+
+    def most(drafts: int) -> int:
+        works = [request(9, drafts)]
+        scheduler = SimpleNamespace(running=[*works, request(1000)], waiting=[request(4), request(9)], _prompt_slots=2)
+        return DraftScheduler._most_rows(scheduler, works, 64)
+
+    assert most(drafts=3) == 60, "the long prompt leaves what the short one needs; the third has no place yet"
+    assert most(drafts=99) == 100

@@ -25,7 +25,6 @@ from edgedraft_apps.bench.machine import ProcessUse
 from edgedraft_apps.bench.suite import Suite
 from edgedraft_apps.local_verifier import HOST, stop_process
 from edgedraft_cloud.authority import DevelopmentAuthority
-from edgedraft_cloud.server import load_credentials
 
 FRAME_BYTES = 64
 """What a padded frame has, most of the time."""
@@ -77,6 +76,9 @@ async def echo_cost(suite: Suite, streams: int, frames_a_second: float, seconds:
 
 
 async def _serve(tls: Path) -> None:
+    # Only here: it needs the verifier's packages.
+    from edgedraft_cloud.server import load_credentials
+
     async def echo(requests: AsyncIterator[bytes], context: Any) -> None:
         async for frame in requests:
             await context.write(frame)

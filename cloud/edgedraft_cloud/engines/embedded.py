@@ -24,6 +24,7 @@ from edgedraft.runtime.kv import Feed, KvCache, SequenceId
 from edgedraft.runtime.manifest import Manifest, ModelConfig
 from edgedraft_cloud.engines.base import Engine, EngineInfo, Outcome, Sampling, SessionId, Step, Work
 from edgedraft_cloud.engines.names import Names, session_of
+from edgedraft_cloud.engines.prompts import piece
 from edgedraft_cloud.verification import verify
 
 PREFILL_CHUNK: Final = 256
@@ -296,15 +297,16 @@ class _Worker:
             self._works[name] = Work(name)
 
     def _read_prompts(self) -> int:
-        waiting = [name for name in self._works if self._slots[name].unread]
-        room = SHARED_CHUNK if len(waiting) < len(self._works) else PREFILL_CHUNK
+        unread = {name: len(self._slots[name].unread) for name in self._works if self._slots[name].unread}
+        room = SHARED_CHUNK if len(unread) < len(self._works) else PREFILL_CHUNK
+        most = piece(unread.values(), room)
         feeds = []
         # Rows of works that can go are not for prompts, or those who wait would take the room from each other for ever.
         ready = (work for name, work in self._works.items() if not self._slots[name].unread)
         free = self._cache.free_tokens - sum(len(work.tokens) + 1 for work in ready)
-        for name in waiting:
+        for name in sorted(unread, key=lambda name: unread[name]):
             slot = self._slots[name]
-            want = min(room, len(slot.unread))
+            want = min(room, most, len(slot.unread))
             free += self._evict_idle(want - free)
             count = max(0, min(want, free))
             chunk, slot.unread = slot.unread[:count], slot.unread[count:]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from edgedraft.errors import InvalidInput
 from edgedraft_cloud.config import ServerConfig
 from edgedraft_cloud.engines.base import Engine
 
@@ -38,6 +39,10 @@ def make_engine(settings: ServerConfig) -> Engine:
 
             return make_trace_engine(settings)
         case _:
+            if settings.context is not None:
+                raise InvalidInput(
+                    "context", "is not for the embedded engine, which takes the model's", "leave it out, or use vllm"
+                )
             from edgedraft_cloud.engines.embedded import EmbeddedEngine
 
             return EmbeddedEngine(

@@ -20,6 +20,7 @@ MOST_BEAT_MS: Final = 10_000
 MOST_BYTES_PER_SECOND: Final = 128 * 1024
 """Of empty frames; more would make a verifier's line the device's to fill."""
 MOST_SPAN_BEATS: Final = 60_000
+MOST_SPAN_MS: Final = 600_000
 
 
 def pad(frame: pb.ClientFrame | pb.ServerFrame, sizes: Sequence[int]) -> None:
@@ -78,6 +79,12 @@ def check_shaping(message: pb.Shaping) -> None:
     if message.span_beats > MOST_SPAN_BEATS:
         raise InvalidInput(
             f"{field}.span_beats", f"is {message.span_beats}, the limit is {MOST_SPAN_BEATS}", "lower it"
+        )
+    if message.span_beats * message.beat_ms > MOST_SPAN_MS:
+        raise InvalidInput(
+            f"{field}.span_beats",
+            f"last {message.span_beats * message.beat_ms} ms, the limit is {MOST_SPAN_MS}",
+            "use fewer, or a faster beat",
         )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any, Final
 
 from vllm.logging_utils import dump_input
@@ -20,6 +21,7 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
+from edgedraft_cloud.engines.prompts import piece
 from edgedraft_cloud.engines.vllm.messages import GIVEN, OutcomeMessage, WorkMessage, pack_step
 
 SHARED: Final = 8
@@ -107,8 +109,10 @@ class DraftScheduler(Scheduler):
         self._work_rows = sum(1 + len(request.spec_token_ids) for request in works)
         shared = bool(works) or self._shared
         self._shared = bool(works)
-        self.max_num_scheduled_tokens = self._work_rows + self._prompt_tokens // (SHARED if shared else 1)
+        room = self._prompt_tokens // (SHARED if shared else 1)
+        self.max_num_scheduled_tokens = self._work_rows + room
         self.max_num_active_reqs = len(works) + self._prompt_slots
+        self.scheduler_config.long_prefill_token_threshold = self._most_rows(works, room)
         output = super().schedule(throttle_prefills)
         # Beside the drafts, which may have been left out or cut short where room is short.
         drafted = output.scheduled_spec_decode_tokens
@@ -117,6 +121,12 @@ class DraftScheduler(Scheduler):
         names = {request.request_id for request in works}
         self._work_rows = sum(rows for name, rows in output.num_scheduled_tokens.items() if name in names)
         return output
+
+    def _most_rows(self, works: list[Request], room: int) -> int:
+        """Rows that vLLM gives one request at most: what prompts share, and what a work has a right to."""
+        prompts = [*self.running[len(works) :], *self.waiting]
+        unread = (request.num_tokens - request.num_computed_tokens for request in islice(prompts, self._prompt_slots))
+        return max([piece(unread, room), *(1 + len(request.spec_token_ids) for request in works)])
 
     def update_draft_token_ids(self, draft_token_ids: DraftTokenIds) -> None:
         """Drafts come from outside; those of vLLM's own proposer, which are none, must not replace them."""
