@@ -133,7 +133,7 @@ class GatedStream:
         text = self._page.text_of
         if frame.HasField("open"):
             self._guard.check_text(frame.open.model, "model")
-            self._guard.check_text(text(frame.open.prompt), "prompt")
+            self._guard.check_public(text(frame.open.prompt), "prompt")
             self._guard.check_text(text(frame.open.limits.stop_token_ids), "stop_token_ids")
             if not self._page.was_on_wire(frame.open.resume_tokens):
                 raise LeakError("a token that never left", "a resumed session", "report this: the SDK must not do that")

@@ -152,3 +152,12 @@ async def test_at_a_temperature_the_device_draws_what_it_decides(bench, codec):
     async with client:
         answers = [await client.generate(prompt(), sampling) for _ in range(3)]
     assert len(set(answers)) > 1
+
+
+async def test_public_words_that_make_a_private_one_without_their_spaces_are_sent(bench, codec):
+    parts = (Part("Shorten and rewrite the note. "), Part("Andrew Miller", secret=True, kind="person"))
+    client, _ = sealed(bench, codec, Prompt((Message("user", parts),)))
+    async with client:
+        generation = client.generate(Prompt((Message("user", parts),)), SamplingParams(max_tokens=8))
+        await generation
+    assert "Shorten and rewrite the note." in next(iter(generation.ledger)).text

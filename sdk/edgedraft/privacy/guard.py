@@ -206,6 +206,21 @@ class Guard:
         """Watch over one more session."""
         return GuardSession(self)
 
+    def check_public(self, text: str, place: str) -> None:
+        """Check a text that leaves as public: what it says that was not published.
+
+        What was published may look private where its spaces are left out (`and rewrite`), and is public all the same.
+
+        Args:
+            text: The text.
+            place: What it is, for the error.
+
+        Raises:
+            LeakError: Something that may not leave stands in a line that was not published.
+        """
+        unknown = [line for line in text.splitlines() if not self._patterns.is_public(line)]
+        self.check_text("\n".join(unknown), place)
+
     def check_text(self, text: str, place: str = "text", *, cut: bool = False) -> None:
         """Check a text that leaves by another way: a model's name, a stop string, an error report, a frame's text.
 

@@ -127,6 +127,11 @@ class Patterns:
         self._digits = {string for string in self._digits if not self._public_digits.shows(string)}
         self._pieces = {piece: shares for piece, shares in self._pieces.items() if piece in self._piece_marks}
 
+    def is_public(self, line: str) -> bool:
+        """Whether all of a line was published as it stands."""
+        marked = mark(words(line))
+        return not marked or self._public.shows(marked, whole=True)
+
     def add_secret(self, secret: str, *, is_name: bool | None = None, whole: bool = False) -> bool:
         """Forbid a secret in its usual spellings; False if it has neither letters nor digits.
 

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgedraft.errors import LeakError
 from edgedraft.privacy.guard import Guard
 from edgedraft.privacy.normalise import words
 from edgedraft.privacy.public import PublicText, mark, windows
@@ -69,3 +70,20 @@ def test_questions_to_one_document_publish_it_once():
     for number in range(50):
         guard.extend(public_text=f"{document}\nQuestion {number}: what does it say?")
     assert len(guard._patterns._public._text) < 8 * len(document)
+
+
+@pytest.mark.parametrize(
+    ("public", "secret"),
+    [
+        ("Shorten and rewrite the note.", "Andrew Miller"),
+        ("Page 1 of 2, at most 34 words.", "1234"),
+        ("a\nndrew", "Andrew"),
+    ],
+)
+def test_what_was_published_leaves_though_it_looks_private_without_its_spaces(public, secret):
+    guard = Guard([secret], [f"{secret} is ill."], public, lambda _: b"")
+    guard.check_public(public, "prompt")
+    guard.extend(public_text=f"{public}\nAnd then?")
+    guard.check_public(f"{public}\nAnd then?", "prompt")
+    with pytest.raises(LeakError):
+        guard.check_public(f"{public}\nAsk {secret}.", "prompt")
