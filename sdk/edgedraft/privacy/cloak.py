@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from edgedraft.privacy.detect import Finding
+from edgedraft.privacy.normalise import LETTERS
 from edgedraft.privacy.patterns import name_words
 from edgedraft.privacy.restore import MENTION, Restorer, mention_key
 from edgedraft.privacy.values import Secret, ValueFinder, form_of
@@ -20,8 +21,7 @@ _ONE_SPELLING: Final = {"EMAIL", "PHONE", "BANK_ACCOUNT", "CARD", "NATIONAL_ID",
 _MAY_BE_NAMES: Final = {"PERSON", "SECRET"}
 _NAME: Final = "NAME"
 """Kind of a word of a name that is neither the first nor the last."""
-_LETTERS: Final = r"[^\W\d_](?:[^\W\d_]|[\u0300-\u036f\u0900-\u0dff])*"  # with the marks of scripts that have them
-_PARTS: Final = re.compile(f"{_LETTERS}(?:[-'’]{_LETTERS})*")
+_PARTS: Final = re.compile(f"{LETTERS}(?:[-'’]{LETTERS})*")
 _SHORTEST_NAME: Final = 3
 _ANY_CASE: Final = 6
 """A first or last name of so many letters is one in any case."""

@@ -21,6 +21,9 @@ GAP: Final = " "
 WORDLESS: Final = "o"
 """As a shape: a letter of a script that sets no spaces between words."""
 
+LETTERS: Final = r"[^\W\d_](?:[^\W\d_]|[\u0300-\u036f\u0900-\u0dff])*"
+"""Matches a word of letters, with the marks of scripts that have them."""
+
 _UPPER, _LOWER, _DIGIT = "u", "l", "d"  # the other shapes
 
 # Letters (case folded) that read as Latin ones and that Unicode does not decompose into them.

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 
 from edgedraft.errors import InvalidInput
 from edgedraft.privacy.dates import date_spellings
-from edgedraft.privacy.normalise import START, parts, wordless, words
+from edgedraft.privacy.normalise import LETTERS, START, parts, wordless, words
 from edgedraft.privacy.numbers import CONNECTORS, DIGIT_WORDS, number_parts, read
 from edgedraft.privacy.public import BREAK, PublicText, mark, windows
 
@@ -25,7 +25,7 @@ _LETTERS, _DIGITS, _DIGITS_ANYWHERE = 4, 3, 4  # lengths of the least pieces tha
 _DIGITS_ALONE: Final = 4  # a shorter number stands in any text, its digits between others
 _DIGITS_WHOLE: Final = 6  # and in a long text any of fewer digits does
 
-_NAME: Final = re.compile(r"[^\W\d_](?:[^\W\d_]|[\u0300-\u036f\u0900-\u0dff])*")  # marks of scripts that have them
+_NAME: Final = re.compile(LETTERS)
 _MOST_NAMES: Final = 12  # words of a whole name
 _SHORTEST_NAME: Final = 3  # letters of a word of it that tells
 _PARTICLE: Final = 3  # letters of a `van` at most

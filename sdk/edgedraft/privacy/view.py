@@ -13,7 +13,7 @@ from edgedraft.errors import LeakError
 from edgedraft.privacy.cloak import Cloak
 from edgedraft.privacy.dates import date_spellings
 from edgedraft.privacy.detect import Detectors, Finding, uncovered
-from edgedraft.privacy.normalise import words
+from edgedraft.privacy.normalise import LETTERS, words
 from edgedraft.privacy.patterns import GuardLimits, Patterns, name_words
 from edgedraft.privacy.reading import contains
 from edgedraft.privacy.values import Secret, ValueFinder, behind_marks, form_of, stands_alone
@@ -30,11 +30,7 @@ _VALUE: Final = 12
 _DATE: Final = 4
 """A date has so many words at most: `12th of March 1984`."""
 _WORD: Final = re.compile(r"[^\W_](?:[^\W_]|[\u0300-\u036f\u0900-\u0dff])*")
-_SAID_BY_ALL: Final = frozenset(
-    ("the", "and", "for", "with", "from", "this", "that", "not", "all", "new", "are", "you", "our", "your", "its")
-)
-"""Words of a title in capitals that tell nothing of it: `The` and `With` of `The Merger With Acme`."""
-_LETTERS: Final = re.compile(r"[^\W\d_](?:[^\W\d_]|[\u0300-\u036f\u0900-\u0dff])*")
+_LETTERS: Final = re.compile(LETTERS)
 _USUAL_ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool"})
 
 
@@ -307,9 +303,8 @@ class _Pieces:
         values: list[str] = []
         for secret in (*marked, *(secret for secret in found if secret.kind == "PERSON")):
             for word in name_words(secret.text, sure=secret.kind == "PERSON"):
-                if secret.kind == "PERSON" or word.lower() not in _SAID_BY_ALL:
-                    self._names.update(dict.fromkeys((word, word.upper()), secret.kind))
-                    values.append(word)
+                self._names.update(dict.fromkeys((word, word.upper()), secret.kind))
+                values.append(word)
         for secret in marked:
             for run in _runs(secret):
                 self._runs[form_of(run)] = secret.kind
