@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -131,6 +131,9 @@ class Question:
             raise InvalidInput("gamma", f"is {self.gamma}", "use 1 to 64")
 
 
+POLICIES: Final = ("cloud", "local", "sync", "chain", "tree", "both")
+
+
 @dataclass(frozen=True, slots=True)
 class AtRtt:
     """Seconds a token of one client with the target to itself, by policy.
@@ -155,10 +158,15 @@ class AtRtt:
     tree: float
     both: float
 
+    def seconds(self, policy: str) -> float:
+        """By name of `POLICIES`."""
+        value: float = getattr(self, policy)
+        return value
+
     @property
     def best(self) -> str:
         """The policy with the target's words that is fastest; where drafting gains nothing, the cloud alone."""
-        return min(("cloud", "sync", "chain", "tree", "both"), key=lambda name: getattr(self, name))
+        return min((policy for policy in POLICIES if policy != "local"), key=self.seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,13 +251,3 @@ def make_plan(question: Question) -> Plan:
         most(0.0),
         capacity_gain(gamma, question.beside, verify),
     )
-
-
-POLICIES: Final[dict[str, Callable[[AtRtt], float]]] = {
-    "cloud": lambda row: row.cloud,
-    "local": lambda row: row.local,
-    "sync": lambda row: row.sync,
-    "chain": lambda row: row.chain,
-    "tree": lambda row: row.tree,
-    "both": lambda row: row.both,
-}

@@ -93,7 +93,7 @@ def draw(answer: Plan, file: Path) -> None:
     axes = figure.add_subplot()
     rtts = [row.rtt * 1000 for row in answer.rows]
     for name in _policies(answer):
-        axes.plot(rtts, [POLICIES[name](row) * 1000 for row in answer.rows], marker="o", label=name)
+        axes.plot(rtts, [row.seconds(name) * 1000 for row in answer.rows], marker="o", label=name)
     axes.set(xlabel="RTT, ms", ylabel="time a token, ms", ylim=(0, None))
     axes.legend()
     axes.grid(alpha=0.3)
@@ -122,9 +122,9 @@ def _by_rtt(answer: Plan) -> Table:
     for name in ("RTT", *names, "best", "tokens/s"):
         table.add_column(name, justify="right")
     for row in answer.rows:
-        cells = {name: f"{POLICIES[name](row) * 1000:.1f}" for name in names}
+        cells = {name: f"{row.seconds(name) * 1000:.1f}" for name in names}
         cells["sync"] += f" (γ {row.gamma})"
-        table.add_row(f"{row.rtt * 1000:g}", *cells.values(), row.best, f"{1 / getattr(row, row.best):.0f}")
+        table.add_row(f"{row.rtt * 1000:g}", *cells.values(), row.best, f"{1 / row.seconds(row.best):.0f}")
     return table
 
 

@@ -157,19 +157,6 @@ def roofline(rows: float, base: float, knee: float) -> float:
     return base * max(1.0, rows / knee)
 
 
-def queue_wait(step: float, load: float) -> float:
-    """Mean seconds that a draft waits for a step that is under way, where a step takes all that wait.
-
-    It finds one with probability `load` and waits for half of it on the average (the residual life of a fixed time;
-    Kleinrock, Queueing Systems 1, section 5.2).
-
-    Args:
-        step: Seconds of a step.
-        load: Share of the time that the engine is at work, 0 to 1.
-    """
-    return load * step / 2
-
-
 def clients(
     seconds_a_token: float, tokens: float, rows: float, step: Callable[[float], float], beside: float = 0.0
 ) -> int:

@@ -306,7 +306,7 @@ def test_the_embedded_engine_refuses_a_context_that_it_would_not_keep_to(invoke,
     assert invoke(*command, "--context", "128").exception.field == "context"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only there")
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit of open files is raised on Linux only")
 async def test_it_takes_as_many_open_files_as_it_may(certificates):
     import resource
 

@@ -74,7 +74,8 @@ class Models:
             taken = not held and not rule.device_decides(contrast) and plausible
             text.append(proposed if taken else best)
             by_device.append(not taken)
-            trail, _ = guard.step(trail, text[-1], known=taken)
+            trail, _ = guard.step(trail, text[-1])
+            trail.known = taken
             private, public = [text[-1]], [placeholder if held else text[-1]]
             proposed = target.send(public[0])
         for sequence in sequences:

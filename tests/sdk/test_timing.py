@@ -15,7 +15,6 @@ from edgedraft.timing import (
     clients,
     expected_tokens,
     pipelined,
-    queue_wait,
     roofline,
     running_ahead,
     synchronous,
@@ -107,7 +106,6 @@ def test_a_target_beside_its_drafter_serves_fewer():
     assert clients(0.04, 1.0, 1.0, step) == 128
     assert clients(0.0199, 1.0, 1.0, step) == 0
     assert clients(0.02, 3.0, 4.0, step, beside=0.02) == 32 < clients(0.02, 3.0, 4.0, step) == 48
-    assert queue_wait(0.02, 0.5) == 0.005
 
 
 @pytest.mark.parametrize(

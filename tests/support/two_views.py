@@ -93,5 +93,6 @@ def sealed_outcome(
             out.put(proposed, proposed, False)
         else:
             out.put(best, best, True)
-        trail, _ = guard.step(trail, out.text[-1], known=not out.by_device[-1])
+        trail, _ = guard.step(trail, out.text[-1])
+        trail.known = not out.by_device[-1]
     return out

@@ -53,13 +53,13 @@ class Trail:
 
     __slots__ = ("_before", "_found", "_parent", "_reading", "_token", "_wire", "held", "known")
 
-    def __init__(self, parent: Trail | None, token: int, reading: Reading, found: Found, *, known: bool) -> None:
+    def __init__(self, parent: Trail | None, token: int, reading: Reading, found: Found) -> None:
         self._parent = parent
         self._token = token
         self._before = parent._reading if parent is not None else NOTHING
         self._reading: Reading = reading  # of the device's text
         self._found = found
-        self.known = known
+        self.known = False
         self._wire: Reading | None = None  # of the path as the verifier sees it; once that is settled
         self.held = found.forbidden
 
@@ -144,23 +144,22 @@ class Guard:
 
     def root(self) -> Trail:
         """The path before the first generated token."""
-        trail = Trail(None, 0, NOTHING, NOT_FOUND, known=True)
+        trail = Trail(None, 0, NOTHING, NOT_FOUND)
         trail._wire = NOTHING
         return trail
 
-    def step(self, trail: Trail, token: int, *, known: bool = False) -> tuple[Trail, bool]:
+    def step(self, trail: Trail, token: int) -> tuple[Trail, bool]:
         """Go on by one token of the device's text, in constant time.
 
         Args:
             trail: The path so far.
             token: What the device has next.
-            known: The verifier put this token there itself, so it stands on the wire whatever comes of it.
 
         Returns:
             The path with the token, and whether the token has to be held back: something that may not leave ends in it.
         """
         reading, found = read(trail._reading, self._token_bytes(token), self._patterns)
-        after = Trail(trail, token, reading, found, known=known)
+        after = Trail(trail, token, reading, found)
         return after, after.held
 
     def _read(self, reading: Reading, data: bytes, trail: Trail | None) -> tuple[Reading, Found]:

@@ -40,13 +40,11 @@ class PublicText:
     def __init__(self) -> None:
         self._text = BREAK
         self._pieces: set[str] = set()
-        self._seen: set[str] = set()
 
     def publish(self, marked: str) -> bool:
         """Add a marked text; whether it says anything new."""
-        if not marked or marked in self._seen:
+        if not marked or self.shows(marked, whole=True):
             return False
-        self._seen.add(marked)
         added = f"{BREAK}{marked}{BREAK}"
         self._text += added
         for size in _SIZES:

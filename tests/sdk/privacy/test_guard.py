@@ -270,7 +270,8 @@ def test_the_rest_of_a_torn_character_stays():
 def test_what_the_verifier_said_joins_with_what_stands_around_a_placeholder():
     guard, tokens = make("xyz", "bob", "xyzuvw")
     session, trail = guard.session(), guard.root()
-    trail, is_held = guard.step(trail, tokens.id(b" xyz"), known=True)
+    trail, is_held = guard.step(trail, tokens.id(b" xyz"))
+    trail.known = True
     assert is_held
     trail, is_held = guard.step(trail, tokens.id(b" bob"))
     assert is_held
@@ -289,14 +290,16 @@ def test_a_secret_that_the_verifier_has_begun_is_not_finished():
     guard, tokens = make(CARD)
     trail = guard.root()
     for token in tokens.split("4929 1"):
-        trail, _ = guard.step(trail, token, known=True)
+        trail, _ = guard.step(trail, token)
+        trail.known = True
     assert guard.step(trail, tokens.id(b"2"))[1]
 
 
 def test_what_the_verifier_put_there_itself_stands_on_the_wire():
     guard, tokens = make("abcdef")
     session = guard.session()
-    trail, is_held = guard.step(guard.root(), tokens.id(b"abcdef"), known=True)
+    trail, is_held = guard.step(guard.root(), tokens.id(b"abcdef"))
+    trail.known = True
     assert is_held
     trail, _ = guard.step(trail, tokens.id(b" "))
     assert not session.leave(tokens.id(b" "), trail)

@@ -233,7 +233,8 @@ class _Walk:
             token = int(np.argmax(target[public]))
             held, decision = False, Decision(token, drafted=True, accepted=token == draft)
         if decision.token != draft:
-            trail, _ = self._guard.step(self._trail, decision.token, known=True)
+            trail, _ = self._guard.step(self._trail, decision.token)
+            trail.known = True
         self._trail = trail
         self._tokens.append(decision.token)
         self._wire.append(self._placeholder if held else decision.token)
